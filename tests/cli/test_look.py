@@ -141,7 +141,7 @@ def test_lists_say_when_what_is_delayed_is_due(cli: Cli) -> None:
     assert (bob["depth"], bob["delayed"]) == (1, 2)
     assert abs(from_iso(bob["next_due"]) - from_iso(due_at)) < 1000
     assert (cleo["depth"], cleo["oldest"], cleo["delayed"]) == (0, None, 1)
-    assert "2 due in 4 min" in cli.ok("mailboxes").out
+    assert "2 due, the first in 4 min" in cli.ok("mailboxes").out
     assert "1 due in 2 h" in cli.ok("status").out
     assert cli.json("status")["mailboxes"][0]["delayed"] == 2
     assert "in 2 h" in cli.ok("receipt", retried).out
@@ -219,8 +219,14 @@ def test_a_receipt_is_the_ledger(cli: Cli) -> None:
 def test_a_receipt_says_that_the_recipient_is_unknown(cli: Cli) -> None:
     id = cli.send()
 
+    delayed = cli.send("later", "--delay", "1h")
+
     assert cli.json("receipt", id)["recipient_known"] is False
-    assert "never seen" in cli.ok("receipt", id).out
+    assert cli.ok("receipt", id, "--plain").out.splitlines()[1] == "bob has not been here yet"
+    assert (
+        cli.ok("receipt", id, "--plain").out.count("has not been here yet") == 1
+    )  # said once, and in the words of `send`
+    assert "its recipient has not been here yet" in cli.ok("receipt", delayed).out
 
 
 def test_dead_letters_have_every_attempt(cli: Cli) -> None:
@@ -247,7 +253,7 @@ def test_requeue_goes_on_after_an_id_that_is_not_kept(cli: Cli) -> None:
 
     result = cli("requeue", "unknown-1", id, "--json")
     assert (result.code, result.json) == (3, {"ids": [id]})
-    assert result.err == "postroom: no message unknown-1 is kept in this room\n"
+    assert result.err.startswith("postroom: 'unknown-1' is neither a message's id nor its handle")
     assert cli("requeue", "unknown-1", id).code == 1
     assert cli("requeue", "unknown-1").code == 3
 

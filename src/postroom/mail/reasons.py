@@ -108,7 +108,7 @@ def _for_agent(gateway: Gateway, message: MessageWithLedger, to: str) -> Reason:
     known = presence.look(gateway, to)
     if known is None and not presence.is_known(gateway, to):
         near = near_ones(to, presence.names(gateway))
-        return Reason("unknown_recipient", f"nobody called {quoted(to)} was ever in this room{_or(near)}", near=near)
+        return Reason("unknown_recipient", f"{quoted(to)} has not been here yet{_or(near)}", near=near)
     running = False if known is None else presence.is_running(gateway, known)
     if known is not None and running:
         return Reason("in_line", f"{_name(to)} runs; {_place(gateway, message, to)}")

@@ -130,11 +130,17 @@ def _mailboxes_table(boxes: list[Box], now_ms: int) -> TableParts:
             box.channel,
             box.depth,
             None if box.oldest_ms is None else output.ago(box.oldest_ms, now_ms),
-            None if box.next_due_ms is None else f"{box.delayed} due in {span_text(box.next_due_ms - now_ms)}",
+            _later(box, now_ms),
         )
         for box in boxes
     )
     return ("mailbox", "channel", "waiting", "oldest", "later"), rows, "no mail is waiting"
+
+
+def _later(box: Box, now_ms: int) -> str | None:
+    if box.next_due_ms is None:
+        return None
+    return f"{box.delayed} due{', the first' * (box.delayed > 1)} in {span_text(box.next_due_ms - now_ms)}"
 
 
 def peek_options(parser: argparse.ArgumentParser) -> None:
@@ -203,12 +209,13 @@ def receipt(call: Invocation) -> None:
     found = call.room.receipt(call.message_id(call.args.id))
     why = call.room.why(found.message)
     if call.json:
-        about = {"id": found.id, "state": found.state, "recipient_known": found.recipient_known, "why": why._asdict()}
+        about = {"id": found.id, "handle": handle_of(found.id), "state": found.state}
+        about |= {"recipient_known": found.recipient_known, "why": why._asdict()}
         output.document(about | {"events": [event._asdict() for event in found.events]})
         return
     output.say(f"{found.id} is {found.state}")
-    if not found.recipient_known:
-        output.say("its recipient was never seen in this room")
+    if not found.recipient_known and why.kind != "unknown_recipient":
+        output.say("its recipient has not been here yet")
     output.write(output.visible(why.text))
     output.table(("event", "time", "agent", "detail"), found.events)
 

@@ -9,13 +9,13 @@ token may write as that agent and release that agent's claims (docs/web.md, test
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE
 from postroom.core.states import FINISHED, State
+from postroom.doors.strangers import never_seen
 from postroom.errors import IdentityRefused, InvalidMessage
 from postroom.mail import presence, tokens
 from postroom.room import Room
@@ -33,6 +33,7 @@ MAX_DEEDS: Final = 200
 #: At most so many messages in one deed.
 MAX_IDS: Final = 1000
 STOP_GRACE_S: Final = 2.0
+_IF_NEW: Final = "say that the recipient is new if it is"
 
 
 class PersonMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -138,11 +139,7 @@ class ByHand:
         """Send a message: a person's in the lane of people, an agent's in that of agents."""
         room = self._room
         if wish.to is not None and not wish.new and not presence.is_addressee(room.gateway, wish.to):
-            near = get_close_matches(wish.to, presence.addressees(room.gateway), n=3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise InvalidMessage(
-                "to", f"nobody called {wish.to!r} was ever in this room, and no mail waits for that name{hint}"
-            )
+            raise InvalidMessage("to", never_seen(wish.to, presence.addressees(room.gateway), _IF_NEW, any_name=True))
         sender = room.agent(who.name, transient=True)
         id = sender.send(
             wish.to, wish.payload, channel=wish.channel, type=wish.type, priority=wish.priority, _lane=who.lane

@@ -77,7 +77,7 @@ export class Detail {
     const to = envelope.to_agent === null ? el("span", null, "# ", el("span", { said: envelope.channel })) : el("span", { said: envelope.to_agent });
     return el("div.way", null, el("span", { said: envelope.from_agent }), el("i", null, "→"), to,
       envelope.lane === "human" && el("span.chip", null, "human"),
-      !recipient_known && el("span.chip.look-retried", null, "never seen here"));
+      !recipient_known && el("span.chip.look-retried", null, "not here yet"));
   }
 
   /** Why a message is where it is, and until when: times as the rest of the page tells them. */

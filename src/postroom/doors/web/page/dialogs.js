@@ -64,7 +64,7 @@ export async function compose(about, to = "") {
       })()), el("label", null, "Channel", el("input", { name: "channel", value: "general", required: true, autocomplete: "off" }))),
       el("div.pair", null, el("label", null, "Type", el("input", { name: "type", value: "message", required: true, autocomplete: "off" })), el("label", null, "Priority, 10 is first", el("input", { name: "priority", type: "number", min: "1", max: "10", value: "5" }))),
       el("label", null, "Text, or a JSON object", el("textarea", { name: "text", rows: 5, required: true })),
-      el("label.check", null, el("input", { type: "checkbox", name: "new" }), "also if nobody of that name was ever here"),
+      el("label.check", null, el("input", { type: "checkbox", name: "new" }), "the recipient is new"),
       names,
     ],
     {
