@@ -95,6 +95,21 @@ def test_a_handle_of_nothing_is_an_unknown_message(cli: Cli) -> None:
         assert wrong in result.err
 
 
+@pytest.mark.parametrize("wrong", ["", "x y", "@first", "01932f4a-0000"])
+def test_what_is_neither_an_id_nor_a_handle_is_told_what_one_is(cli: Cli, wrong: str) -> None:
+    result = cli("show", wrong)
+
+    assert result.code == 3
+    assert f"{wrong!r} is neither a message's id nor its handle" in result.err
+
+
+def test_an_id_or_a_handle_in_large_letters_is_the_same_one(cli: Cli) -> None:
+    id = cli.send()
+
+    assert cli.json("show", id.upper())["id"] == cli.json("receipt", handle_of(id).upper())["id"] == id
+    assert cli.json("receipt", id)["handle"] == handle_of(id)
+
+
 def test_last_is_the_newest_message_or_ones_own(cli: Cli) -> None:
     by_ada = cli.send("first")
     by_cleo = cli.ok("send", "bob", "second", "--as", "cleo", "--new").out.strip()
@@ -221,6 +236,7 @@ def test_purge_needs_to_be_told_what(cli: Cli) -> None:
     assert cli("purge").code == 2
     assert cli("purge", id, "--all").code == 2
     assert cli("purge", "--state", "sleeping").code == 2
+    assert cli("purge", "--before", "yesterday").err.startswith("postroom: before: must be a time such as")
     assert cli("purge", "--before", "yesterday").code == 2
 
 
@@ -310,6 +326,8 @@ def test_what_cannot_be_attached_or_got_is_named_and_nothing_is_sent(cli: Cli, t
     assert (unknown.code, unwritable.code) == (3, 1)
     assert "no-such-folder/a" in unwritable.err
     assert cli("artifact", "get", "report.pdf").code == 2
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a pipe or a device; a file was expected" in cli("attach", "pipe").err
     assert cli.json("peek", "--state", "all") == []
 
 

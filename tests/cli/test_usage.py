@@ -55,6 +55,7 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
 
     assert result.code == 2
     assert "receive" in result.err
+    assert "did you mean" not in cli("backup").err  # that is nothing like ack
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,7 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
         (["events"], "postroom log"),
         (["tail"], "postroom log -f"),
         (["cancel", "ID"], "postroom purge"),
+        (["why", "ID"], "postroom show"),
         (["export"], "postroom peek --state all --all --json"),
     ],
 )

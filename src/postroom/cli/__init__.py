@@ -134,7 +134,7 @@ def _near(name: str) -> str:
         return f"; `postroom {MEANT[name]}` does that"
     from difflib import get_close_matches
 
-    near = get_close_matches(name, COMMANDS, n=3)
+    near = get_close_matches(name, COMMANDS, n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -144,7 +144,7 @@ def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None
     try:
         sys.stdout.flush()
         if as_json:
-            about = {"type": type(error).__name__, "message": str(error)}
+            about = {"type": type(error).__name__, "message": output.sentence(error)}
             # messages that may have been stored: `postroom receipt ID` tells, once the room answers
             ids = {"ids": list(error.ids)} if isinstance(error, OutcomeUnknown) else {}
             output.document({"error": about | ids})

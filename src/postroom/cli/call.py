@@ -202,7 +202,7 @@ class Invocation:
         """
         if text == LAST:
             return handles.newest(self.room.store, self.name if held else self.said_name, held=held)
-        return text if len(text) == _ID_LENGTH else handles.id_of_handle(self.room.store, text)
+        return text if len(text) == _ID_LENGTH and not text.isupper() else handles.id_of_handle(self.room.store, text)
 
 
 def _that_stays(room: Room) -> Room:

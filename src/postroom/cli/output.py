@@ -88,8 +88,13 @@ def say(text: str) -> None:
 def error_text(error: PostroomError, *, plain: bool) -> str:
     """An error as it stands on standard error: behind a fence if it quotes others and a model may read it."""
     if error.quotes_others and not plain and not sys.stderr.isatty():
-        return f"it did not work; why, in others' words:\n{untrusted.wrap(str(error), None)}"
-    return visible(str(error))
+        return f"it did not work; why, in others' words:\n{untrusted.wrap(sentence(error), None)}"
+    return visible(sentence(error))
+
+
+def sentence(error: PostroomError) -> str:
+    """What an error says, here where a value may be an option's or a file's rather than a message's."""
+    return str(error).removeprefix("Invalid message: ")
 
 
 def note(text: str) -> None:

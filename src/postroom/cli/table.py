@@ -298,7 +298,7 @@ MEANT: Final = {
     **dict.fromkeys(("list", "ls", "inbox"), "peek"),
     **dict.fromkeys(("export", "dump"), "peek --state all --all --json"),
     **dict.fromkeys(("cancel", "delete", "rm", "remove", "withdraw", "clean"), "purge"),
-    **dict.fromkeys(("read", "get", "cat", "info"), "show"),
+    **dict.fromkeys(("read", "get", "cat", "info", "thread", "why"), "show"),
     **dict.fromkeys(("who", "ps"), "agents"),
     **dict.fromkeys(("nack", "release"), "retry"),
     **dict.fromkeys(("poll", "take", "claim"), "receive"),

@@ -67,7 +67,7 @@ def keep(folder: Path, source: Path) -> dict[str, Any]:
     After: the copy is whole and on disk, or not there at all.
     """
     if not source.is_file():
-        what = "a folder" if source.is_dir() else "no plain file" if source.exists() else "not there"
+        what = "a folder" if source.is_dir() else "a pipe or a device" if source.exists() else "not there"
         raise InvalidMessage("path", f"{source} is {what}; a file was expected")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -51,13 +51,15 @@ def id_of_handle(store: Store, text: str) -> str:
     Elsewhere (NATS) everything that is kept is gone through.
     Raises UnknownMessage; InvalidMessage, naming the ids, when several messages have this handle.
     """
-    if _parts(text) is not None:
-        return text
     handle = text.lower()
+    if _parts(handle) is not None:
+        return handle
     if _HANDLE.fullmatch(handle) is None:
-        if store.get(text) is not None:  # of a store that makes ids of another kind
+        if text and store.get(text) is not None:  # of a store that makes ids of another kind
             return text
-        raise UnknownMessage(f"no message {text} is kept in this room")
+        raise UnknownMessage(
+            f"{text!r} is neither a message's id nor its handle, the {_LENGTH} characters that lists show"
+        )
     found = list(_candidates(store, handle))
     if not found:
         raise UnknownMessage(f"no message with the handle {handle} is kept in this room")
