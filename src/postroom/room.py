@@ -356,7 +356,7 @@ class Room:
     # Acting on what is kept
 
     def requeue(self, id: str | Iterable[str]) -> list[str]:
-        """Put dead, refused or expired messages back, with all their deliveries anew. Returns those that were put back.
+        """Put dead, refused or expired messages back, with their delivery counts reset. Returns those that were put back.
 
         A single id that is not kept here is UnknownMessage.
         """

@@ -242,9 +242,11 @@ def test_dead_letters_have_every_attempt(cli: Cli) -> None:
 def test_requeue_puts_a_dead_letter_back(cli: Cli) -> None:
     id = die_three_times(cli)
 
-    cli.ok("requeue", id)
+    cli.ok("requeue", id, "--as", "mia")
 
     assert cli.json("dead") == []
+    last = cli.json("receipt", id)["events"][-1]
+    assert (last["event"], last["agent"], last["detail"]) == ("by_hand", "mia", "put back")
     assert cli.json("receive", "--as", "bob")["delivery_count"] == 1
 
 

@@ -232,6 +232,13 @@ def test_a_receiver_without_a_channel_is_told_of_the_mail_that_it_passes_by(cli:
     assert "Mail for anybody" not in cli("receive", "--as", "bob").err
 
 
+def test_a_receiver_from_a_channel_is_told_of_mail_in_one_whose_name_is_near(cli: Cli) -> None:
+    cli.ok("send", "*", "anybody", "--channel", "jobs", "--as", "ada")
+
+    assert "waits in channels (1 in jobs)" in cli("receive", "--as", "bob", "--channel", "jbos").err
+    assert "jobs" not in cli("receive", "--as", "bob", "--channel", "reviews").err
+
+
 def test_reply_answers_and_ends(cli: Cli) -> None:
     id = cli.send("which port?")
     cli.ok("receive", "--as", "bob")

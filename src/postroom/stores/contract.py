@@ -435,7 +435,7 @@ class Store(ABC):
 
     @abstractmethod
     def requeue(self, ids: Iterable[str]) -> list[str]:
-        """Put dead, refused or expired messages back, with all their deliveries anew.
+        """Put dead, refused or expired messages back, with their delivery counts reset.
 
         Returns those that were put back.
         """

@@ -10,6 +10,7 @@ from typing import Any, Final
 from postroom.cli import exit_codes, options, output, write_no_more
 from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
+from postroom.core import near as near_names
 from postroom.core.config import GRACE_S
 from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
@@ -237,9 +238,13 @@ def receive(call: Invocation) -> None:
 
 
 def _for_anybody(call: Invocation) -> str:
-    """The mail that a receiver without --channel passes by, as the end of a sentence."""
-    boxes = () if call.args.channel else call.room.mailboxes()
-    depths = {box.channel: box.depth for box in boxes if box.to_agent is None and is_plain(box.channel)}
+    """The mail that a receiver passes by, without --channel or with a name that is near it, as the end of a sentence."""
+    asked = call.args.channel or ()
+    boxes = (box for box in call.room.mailboxes() if box.to_agent is None and box.channel not in asked)
+    depths = {box.channel: box.depth for box in boxes if is_plain(box.channel)}
+    if asked and depths:
+        near = {name for each in asked for name in near_names.near_ones(each, depths)}
+        depths = {channel: depth for channel, depth in depths.items() if channel in near}
     if not depths:
         return ""
     shown = ", ".join(f"{depth} in {channel}" for channel, depth in sorted(depths.items())[:MAX_CHANNELS])

@@ -172,6 +172,8 @@ def requeue(call: Invocation) -> int:
             id = call.message_id(given)
             if room.requeue(id):
                 done.append(id)
+                if call.maybe_name is not None:
+                    room.store.note(id, "by_hand", call.maybe_name, "put back")
                 continue
             problem = f"{id} is {room.receipt(id).state}, so it cannot be put back"
         except UnknownMessage as error:
@@ -179,7 +181,7 @@ def requeue(call: Invocation) -> int:
                 raise
             problem, unknown = str(error), unknown + 1
         output.note(problem)
-    call.tell({"ids": done}, *(f"{id} is back, with all its deliveries anew" for id in done))
+    call.tell({"ids": done}, *(f"{id} is back, with its delivery count reset" for id in done))
     if args.all and not ids:
         output.note("there are no dead letters")
         return exit_codes.NOTHING
