@@ -522,3 +522,17 @@ def test_a_message_that_nobody_has_taken_is_taken_back_by_its_id(room: Room, ada
 
     assert {message.id for message in room.peek(state=None)} == {ready, held}
     assert claimed.ack()
+
+
+def test_one_text_is_no_list_of_channels_or_ids(room: Room, ada: Agent) -> None:
+    id = ada.send("bob", {"n": 1})
+    calls: list[Callable[[], object]] = [
+        lambda: room.peek(channels="general"),
+        lambda: room.count(channels="general"),
+        lambda: room.purge(channels="general"),
+        lambda: room.purge(ids=id),
+    ]
+
+    for call in calls:
+        with pytest.raises(InvalidMessage, match=r"must be a list of (names|ids), such as \['"):
+            call()

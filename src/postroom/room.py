@@ -35,7 +35,7 @@ from postroom.mail.agent import Agent
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
-from postroom.mail.received import check_names, check_timeout
+from postroom.mail.received import check_names, check_timeout, listed
 from postroom.sessions import session as sessions
 from postroom.stores.contract import FEED, Change, MailboxFigures, Query, Stats, Store
 
@@ -282,7 +282,7 @@ class Room:
     ) -> Query:
         return Query(
             states=_states_in_mail(state, agent),
-            channels=None if channels is None else tuple(channels),
+            channels=None if channels is None else listed(channels),
             visible_to=agent,
             to_agent=to,
             sent_after_ms=None if since is None else moment_ms(self.clock, "since", since),
@@ -382,9 +382,9 @@ class Room:
         """
         self._gateway.check_open()
         query = Query(
-            ids=None if ids is None else tuple(ids),
+            ids=None if ids is None else listed(ids, "ids", "ids"),
             states=FINISHED if state is None and ids is None else _states(state),
-            channels=None if channels is None else tuple(channels),
+            channels=None if channels is None else listed(channels),
             to_agent=to,
             sent_before_ms=None if before is None else moment_ms(self.clock, "before", before),
             limit=_checked_limit(limit),

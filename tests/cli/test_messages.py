@@ -263,6 +263,7 @@ def test_what_is_held_stays(cli: Cli) -> None:
     assert "held by bob" in result.err
     assert cli.json("show", id)["state"] == "claimed"
     assert cli("purge", "--state", "all", "--yes").code == 3
+    assert "1 that somebody holds stays" in cli("purge", "--state", "claimed", "--yes").err
     assert cli("purge", "zzzzzzzz").code == 3
     assert cli("purge", "01932f4a-0000-7000-8000-000000000000").code == 3
 

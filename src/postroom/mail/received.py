@@ -327,11 +327,11 @@ def current_claim(message: MessageWithLedger) -> Ticket | None:
     return Ticket(message.id, message.token, message.claimed_by)
 
 
-def listed(channels: Iterable[str]) -> tuple[str, ...]:
-    """The channels; InvalidMessage for a single text, which would be a list of one-letter channels."""
-    if isinstance(channels, str):
-        raise InvalidMessage("channels", f"must be a list of names, such as [{channels!r}]")
-    return tuple(channels)
+def listed(values: Iterable[str], field: str = "channels", what: str = "names") -> tuple[str, ...]:
+    """The channels, or other texts; InvalidMessage for a single text, which would be a list of its letters."""
+    if isinstance(values, str):
+        raise InvalidMessage(field, f"must be a list of {what}, such as [{values!r}]")
+    return tuple(values)
 
 
 def words(field: str, value: str | BaseException) -> str:

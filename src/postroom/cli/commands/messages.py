@@ -211,9 +211,11 @@ def purge(call: Invocation) -> int:
     args, room = call.args, call.room
     query = _to_purge(call)
     missing = dict.fromkeys(query.ids or ())
-    states, senders, waiting, files = Counter[str](), set[str](), 0, False
+    states, senders, waiting, held, files = Counter[str](), set[str](), 0, 0, False
     for message in room.store.find_all(query):
-        if message.exact_state is not State.CLAIMED:
+        if message.exact_state is State.CLAIMED:
+            held += 1
+        else:
             states[message.state] += 1
             senders.add(message.from_agent)
             missing.pop(message.id, None)
@@ -232,8 +234,10 @@ def purge(call: Invocation) -> int:
     would = "would be " if args.dry_run else ""
     text = f"{deleted} message{'' if deleted == 1 else 's'} {would}deleted{f' ({counts})' if counts else ''}"
     call.tell({"deleted": 0 if args.dry_run else deleted, "states": states, "dry_run": args.dry_run}, text)
-    held = _tell_missing(call, missing)
-    return exit_codes.NOTHING if not (states or held) else exit_codes.FAILED if missing else exit_codes.DONE
+    if held and not missing:
+        output.note(f"{held} that somebody holds stay{'s' * (held == 1)}")
+    stays = _tell_missing(call, missing)
+    return exit_codes.NOTHING if not (states or stays) else exit_codes.FAILED if missing else exit_codes.DONE
 
 
 def _to_purge(call: Invocation) -> Query:
