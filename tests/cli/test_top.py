@@ -29,6 +29,7 @@ from postroom.cli.top.keys import Keys
 from postroom.cli.top.picture import Lookout, RoomPicture
 from postroom.core.clock import ManualClock
 from postroom.doors.waits import in_cycles
+from postroom.mail.handles import handle_of
 from postroom.room import Room
 
 from .support import PATIENCE_S, Cli, Terminal, clean_environment, command, start
@@ -336,6 +337,18 @@ def test_once_writes_one_picture(cli: Cli, tmp_path: Path) -> None:
     assert str(tmp_path)[:20] in text
     assert all(word in text for word in ("1 stored", "ada", "bob", "MAILBOXES 1", "no dead letters"))
     assert "\x1b" not in text
+
+
+def test_dead_letters_stand_there_by_the_handle_that_commands_take(cli: Cli) -> None:
+    id = cli.send()
+    for _ in range(3):
+        cli.ok("receive", "--as", "bob")
+        cli.ok("retry", id, "broken", "--delay", "0", "--as", "bob")
+
+    text = cli.ok("top", "--once").out
+
+    assert "DEAD 1" in text
+    assert handle_of(id) in text
 
 
 def test_where_there_is_no_terminal_it_writes_one_picture_and_ends(cli: Cli) -> None:

@@ -88,7 +88,7 @@ def test_what_is_meant_by_a_foreign_name_is_a_command_that_is_there() -> None:
 
 def test_help_and_the_version_are_had_as_elsewhere(cli: Cli) -> None:
     assert cli.ok("help").out == cli.ok("--help").out == cli.ok("-h").out
-    assert cli.ok("version").out == cli.ok("-V").out == cli.ok("--version").out
+    assert cli.ok("version").out == cli.ok("-V").out == cli.ok("-v").out == cli.ok("--version").out
 
 
 @pytest.mark.parametrize(

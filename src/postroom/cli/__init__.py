@@ -109,7 +109,7 @@ def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
 
 
 def _without_command(options: list[str]) -> int:
-    if {"--version", "-V"} & set(options):
+    if {"--version", "-V", "-v"} & set(options):
         print(f"postroom {__version__}")
         return exit_codes.DONE
     if options and not {"--help", "-h"} & set(options):

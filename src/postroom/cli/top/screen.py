@@ -16,6 +16,7 @@ from rich.text import Text
 
 from postroom.cli.output import visible
 from postroom.cli.terminal import console
+from postroom.mail.handles import handle_of
 
 from .picture import RoomPicture
 
@@ -147,11 +148,11 @@ _WAITING: Final = (
     Column("WAITS", lambda wait: (wait.asker, "bold"), share=3),
     Column("for", lambda wait: _plain(wait.peer or "(anybody)"), share=3),
     Column("since", lambda wait: _plain(span(wait.age_s)), 6, number=True),
-    Column("question", lambda wait: (wait.question_id, "dim"), 36),
+    Column("question", lambda wait: (handle_of(wait.question_id), "dim"), 8),
     Column("", lambda wait: ("cycle!" if wait.cycle else "", "bold red"), 7),
 )
 _DEAD: Final = (
-    Column("DEAD", lambda letter: (letter.id, "dim"), 36),
+    Column("DEAD", lambda letter: (handle_of(letter.id), "dim"), 14),
     Column("for", lambda letter: _plain(letter.to_agent or f"#{letter.channel}"), share=2),
     Column("tries", lambda letter: _plain(str(letter.delivery_count)), 5, number=True),
     Column("age", lambda letter: _plain(span(letter.age_s)), 6, number=True),
