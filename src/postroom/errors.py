@@ -54,7 +54,7 @@ PostroomError
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 
 class PostroomError(Exception):
@@ -77,6 +77,9 @@ class Fault(NamedTuple):
         return f"{self.field}: {self.problem}"
 
 
+_INVALID: Final = "Invalid message: "
+
+
 class InvalidMessage(PostroomError, ValueError):
     """The message is not valid. `faults` names every fault found; nothing was stored."""
 
@@ -84,7 +87,12 @@ class InvalidMessage(PostroomError, ValueError):
         if isinstance(faults, str):
             faults = [Fault(faults, problem or "not valid")]
         self.faults = faults
-        super().__init__("Invalid message: " + "; ".join(str(fault) for fault in faults))
+        super().__init__(_INVALID + "; ".join(str(fault) for fault in faults))
+
+
+def sentence_of(error: Exception) -> str:
+    """What an error says to a reader for whom the value is an option, a field or a file, not a message."""
+    return str(error).removeprefix(_INVALID)
 
 
 def raise_faults(faults: list[Fault]) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.message import Draft, Message, check
 from postroom.core.states import State
-from postroom.errors import InvalidMessage, PostroomError, RoomError, UnknownTask
+from postroom.errors import InvalidMessage, PostroomError, RoomError, UnknownTask, sentence_of
 from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
@@ -65,17 +65,13 @@ def apply(book: Book, board: Steps) -> None:
                 gateway.settle(delivery.ticket, "returned")
                 raise
             except PostroomError as error:
-                outcome, problem = "refused", _sentence(error)
+                outcome, problem = "refused", sentence_of(error)
             except Exception as error:  # noqa: BLE001  whatever a message says, it must not keep others from the board
                 outcome, problem = "refused", f"it could not be understood ({words('error', error)})"
             puts = [] if problem is None or message.from_agent == BOARD else [_info(message, problem)]
             gateway.settle(delivery.ticket, outcome, detail=problem, puts=puts)
         if not deliveries:
             return
-
-
-def _sentence(error: PostroomError) -> str:
-    return str(error).removeprefix("Invalid message: ")
 
 
 def _info(message: Message, problem: str) -> Draft:

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from postroom import __version__
 from postroom.core.system import startup
-from postroom.errors import OutcomeUnknown, PostroomError
+from postroom.errors import OutcomeUnknown, PostroomError, sentence_of
 
 from . import exit_codes
 from .table import COMMANDS, GROUPS, MEANT
@@ -144,7 +144,7 @@ def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None
     try:
         sys.stdout.flush()
         if as_json:
-            about = {"type": type(error).__name__, "message": output.sentence(error)}
+            about = {"type": type(error).__name__, "message": sentence_of(error)}
             # messages that may have been stored: `postroom receipt ID` tells, once the room answers
             ids = {"ids": list(error.ids)} if isinstance(error, OutcomeUnknown) else {}
             output.document({"error": about | ids})

@@ -19,7 +19,7 @@ from postroom.core.clock import span_text
 from postroom.core.message import Message, readable
 from postroom.core.untrusted import KEPT
 from postroom.core.untrusted import visible as visible  # noqa: PLC0414  commands say output.visible
-from postroom.errors import PostroomError
+from postroom.errors import PostroomError, sentence_of
 
 if TYPE_CHECKING:
     from postroom.mail.received import Envelope
@@ -88,13 +88,8 @@ def say(text: str) -> None:
 def error_text(error: PostroomError, *, plain: bool) -> str:
     """An error as it stands on standard error: behind a fence if it quotes others and a model may read it."""
     if error.quotes_others and not plain and not sys.stderr.isatty():
-        return f"it did not work; why, in others' words:\n{untrusted.wrap(sentence(error), None)}"
-    return visible(sentence(error))
-
-
-def sentence(error: PostroomError) -> str:
-    """What an error says, here where a value may be an option's or a file's rather than a message's."""
-    return str(error).removeprefix("Invalid message: ")
+        return f"it did not work; why, in others' words:\n{untrusted.wrap(sentence_of(error), None)}"
+    return visible(sentence_of(error))
 
 
 def note(text: str) -> None:

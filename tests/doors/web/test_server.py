@@ -323,6 +323,7 @@ def test_a_recipient_that_was_never_here_is_refused_with_near_names(sqlite_room:
     refused = on_sqlite("/api/send", {"to": "reviewr", "payload": {"text": "hello"}})
 
     assert refused.status == 400
+    assert refused.json["error"]["message"].startswith("to: nobody called 'reviewr' was ever seen")
     assert "near names: reviewer" in refused.json["error"]["message"]
     assert on_sqlite("/api/send", {"to": "reviewr", "payload": {"text": "hello"}, "new": True}).status == 200
 

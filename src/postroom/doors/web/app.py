@@ -166,7 +166,7 @@ def _json(value: object, status: int = 200, headers: dict[str, str] | None = Non
 async def _told_wrong(_: Request, error: Exception) -> Response:
     """An error of Postroom's own, as JSON."""
     status = next((code for kinds, code in _STATUS if isinstance(error, kinds)), 409)
-    told: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    told: dict[str, Any] = {"type": type(error).__name__, "message": errors.sentence_of(error)}
     if isinstance(error, CursorError):
         told |= {"code": error.code, "oldest": str(error.oldest), "newest": str(error.newest)}
     return _json({"error": told}, status)
