@@ -210,8 +210,8 @@ def receipt(call: Invocation) -> None:
     why = call.room.why(found.message)
     if call.json:
         about = {"id": found.id, "handle": handle_of(found.id), "state": found.state}
-        about |= {"recipient_known": found.recipient_known, "why": why._asdict()}
-        output.document(about | {"events": [event._asdict() for event in found.events]})
+        more = {"recipient_known": found.recipient_known, "why": why._asdict()}
+        output.document(about | more | {"events": [event._asdict() for event in found.events]})
         return
     output.say(f"{found.id} is {found.state}")
     if not found.recipient_known and why.kind != "unknown_recipient":
