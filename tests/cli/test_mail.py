@@ -387,8 +387,13 @@ def test_a_refused_question_fails_with_the_reason(cli: Cli) -> None:
     assert "I am busy" in result.err
 
 
-def test_a_question_nobody_answers_times_out(cli: Cli) -> None:
-    assert cli("ask", "bob", "hello?", "--as", "ada", "--new", "--timeout", "0.05").code == 3
+def test_a_question_nobody_answers_times_out_and_can_be_taken_back(cli: Cli) -> None:
+    asked = cli("ask", "bob", "hello?", "--as", "ada", "--new", "--timeout", "0.05")
+
+    (question,) = cli.json("peek")
+    assert asked.code == 3
+    assert f"it waits on, and `postroom purge {question['id']} --yes` takes it back" in asked.err
+    cli.ok("purge", question["id"], "--yes")
 
 
 def test_publish_reaches_subscribers_and_says_when_there_are_none(cli: Cli) -> None:

@@ -208,7 +208,7 @@ class Question(Generator[Pause, bool, Received]):
         if self._peer is not None and not presence.is_known(self._gateway, self._peer):
             meant = near.nearest(self._peer, presence.names(self._gateway))
             hint = f"; did you mean {quoted(meant)}?" if meant else ""
-            return f"{late}: nobody called {self._peer} has been seen in this room{hint}"
+            return f"{late}: {quoted(self._peer)} has not been here yet{hint}"
         question = self._gateway.store.get(self._id)
         if question is not None and question.exact_state is State.CLAIMED:
             return f"{late}: {quoted(question.claimed_by or '')} has taken it but not answered yet"

@@ -12,8 +12,9 @@ from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core import near as near_names
 from postroom.core.config import GRACE_S
+from postroom.core.states import State
 from postroom.core.untrusted import is_plain, quoted
-from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
+from postroom.errors import AskTimeout, InvalidMessage, NoMail, PostroomError, UnknownMessage
 from postroom.mail import presence
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import TOLD_TO_STOP, Received
@@ -151,7 +152,14 @@ def ask(call: Invocation) -> None:
     payload = _payload(call)
     agent, envelope = call.agent(), _envelope(call, args.to)
     with Interrupts(call.room):
-        answer = agent.ask(args.to, payload, channel=args.channel, timeout_s=args.timeout, **envelope)
+        try:
+            answer = agent.ask(args.to, payload, channel=args.channel, timeout_s=args.timeout, **envelope)
+        except AskTimeout as error:
+            kept = call.room.store.get(error.id)
+            if kept is None or kept.exact_state is not State.READY:
+                raise
+            stays = f"it waits on, and `postroom purge {error.id} --yes` takes it back"
+            raise AskTimeout(f"{error}; {stays}", error.id) from None
         if call.json:
             output.document(answer.to_dict())
         else:
