@@ -89,7 +89,7 @@ def opening(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RoomUnreachable(f"the room's folder {folder} cannot be made: {error}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        why = why_unwritable(folder) or "choose another, or its owner's"
+        why = why_unwritable(folder) or "choose another folder, or run as its owner"
         raise RoomUnreachable(f"the room's folder {folder} cannot be written: {why}")
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
