@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,23 @@ def test_nothing_is_deleted_in_a_folder_that_a_project_had_before(
 
     assert tidy(room) == 0
     assert theirs.exists()
+
+
+def test_a_payload_of_nothing_but_digits_is_looked_through_in_little_space(
+    room: Room, attach: Callable[..., dict[str, Any]]
+) -> None:
+    named, gone = attach("named"), attach("gone")
+    digits = os.urandom(100_000).hex()
+    digest = named["artifact"].removeprefix("sha256:")
+    room.agent("ada").send("bob", {"dump": digits[:100_001] + digest + digits[100_001:]})
+    tracemalloc.start()
+    try:
+        assert tidy(room) == 1
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+    assert (is_kept(room, named), is_kept(room, gone)) == (True, False)
 
 
 class Died(Exception):

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ _ASIDE: Final = ".gone-"
 GRACE_S: Final = 86_400.0
 #: Clocks of the processes of a room differ by less than this.
 _CLOCKS_APART_MS: Final = 60_000
-_PAGE: Final = 500
+_PAGE: Final = 100
 
 _scratch_lock = threading.Lock()
 _scratch: Path | None = None
@@ -146,9 +146,9 @@ def tidying(store: Store, folder: Path) -> Iterator[int]:
     chosen = _unsure(folder, started_ms) if _is_ours(folder) else []
     unread = set(chosen)
     for page in _pages(store, Query(limit=_PAGE)) if chosen else ():
-        unread -= _digests_in(page)
+        unread -= _named_in(page, unread)
         yield 0
-    unread -= _digests_in(cell.value for cell in store.cell_scan("")) if chosen else set()
+    unread -= _named_in((cell.value for cell in store.cell_scan("")), unread) if chosen else set()
     if chosen:
         yield _delete(store, folder, chosen, unread, started_ms)
 
@@ -161,8 +161,8 @@ def _delete(store: Store, folder: Path, chosen: list[str], unread: set[str], sta
                 os.rename(folder / digest, folder / (_ASIDE + digest))
             reached("attachments.aside")
         again = Query(sent_after_ms=started_ms - _CLOCKS_APART_MS, limit=_PAGE)
-        late = {digest for page in _pages(store, again) for digest in _digests_in(page)} if unread else set()
-        late |= _digests_in(cell.value for cell in store.cell_scan("")) if unread else set()
+        late = {digest for page in _pages(store, again) for digest in _named_in(page, unread)} if unread else set()
+        late |= _named_in((cell.value for cell in store.cell_scan("")), unread) if unread else set()
         return sum(_judge(folder, digest, started_ms, kept=digest not in unread - late) for digest in chosen)
 
 
@@ -213,10 +213,16 @@ def _pages(store: Store, query: Query) -> Iterator[list[Any]]:
         yield [message.payload for message in page.messages]
 
 
-def _digests_in(values: Iterable[Any]) -> set[str]:
-    """Everything in JSON values that may be a digest."""
-    runs = _DIGITS.findall(msgspec.json.encode(list(values)))
-    return {run[at : at + 64].decode() for run in runs for at in range(len(run) - 63)}
+def _named_in(values: Iterable[Any], digests: Collection[str]) -> set[str]:
+    """Those of the digests that may be meant somewhere in JSON values, also in the middle of other digits.
+
+    One place after the other is looked up: a payload may be a megabyte of nothing but such digits.
+    """
+    found = set()
+    for run in _DIGITS.finditer(msgspec.json.encode(list(values))):
+        digits = run[0].decode()
+        found.update(part for at in range(len(digits) - 63) if (part := digits[at : at + 64]) in digests)
+    return found
 
 
 def _judge(folder: Path, digest: str, now_ms: int, *, kept: bool) -> bool:

@@ -28,7 +28,7 @@ TERM_S: Final = 6 * HEARTBEAT_S
 #: Attached files are looked over so often, all processes together, and so many pages of messages in a round.
 FILES_CELL: Final = "attachments"
 FILES_S: Final = 6 * 3600.0
-FILES_STEPS: Final = 20
+FILES_STEPS: Final = 100
 
 
 class Upkeep:
