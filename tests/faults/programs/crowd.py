@@ -267,6 +267,7 @@ def _call_received(locks: Locks, ada: Agent, bob: Agent) -> None:
     call("refuse", lambda m: m.refuse("no"))
     call("to_dict", lambda m: m.to_dict())
     call("was_late", lambda m: m.was_late())
+    call("let_go", lambda m: m.let_go())
     with warnings.catch_warnings(record=True):
         call("tell_late", lambda m: m.tell_late())
     call("retry_verdict", lambda m: m.retry_verdict("why"))
