@@ -218,7 +218,7 @@ def _named_in(values: Iterable[Any], digests: Collection[str]) -> set[str]:
 
     One place after the other is looked up: a payload may be a megabyte of nothing but such digits.
     """
-    found = set()
+    found: set[str] = set()
     for run in _DIGITS.finditer(msgspec.json.encode(list(values))):
         digits = run[0].decode()
         found.update(part for at in range(len(digits) - 63) if (part := digits[at : at + 64]) in digests)
