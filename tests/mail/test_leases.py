@@ -474,14 +474,16 @@ def test_a_message_that_is_held_for_long_costs_a_write_every_third_of_its_lease(
     really, beats = room.store.heartbeat, list[Any]()
 
     def counted(*args: Any) -> Any:
+        lost = really(*args)
         beats.append(args)
-        return really(*args)
+        return lost
 
     monkeypatch.setattr(room.store, "heartbeat", counted)
     room.agent("ada").send("bob", {})
     message = room.agent("bob").receive(timeout_s=0)
     pass_by(clock, TEN_MINUTES_S)
-    assert len(beats) == TEN_MINUTES_S / (LEASE_S / 3)
+    # One that waited for the room's lock while time passed is made again a second later, and the next ones are later too.
+    assert len(beats) == pytest.approx(TEN_MINUTES_S / (LEASE_S / 3), abs=3)
     assert message.ack() is True
 
 
