@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from postroom.core.chore import Chore
 from postroom.doors.web.follower import FRAME_S, MAX_CHANGES, PAGE, FeedFollower, PageFrame
 from postroom.errors import RoomUnreachable
 from postroom.room import Room
+from postroom.stores.bells.bells import Slot
 from postroom.stores.contract import Change
 
 from .browser import Site, serving
@@ -178,6 +180,26 @@ def test_a_room_that_was_away_is_followed_again(sqlite_room: Room, monkeypatch: 
     assert failed
     end()
     follower.close()
+
+
+def test_a_watcher_that_leaves_before_the_feed_is_followed_leaves_no_bell_behind(
+    sqlite_room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is closed as it opens: the thread finds that it is over before its first step."""
+    really, closed = Slot.close, []
+
+    def close(slot: Slot) -> None:
+        closed.append(slot)
+        really(slot)
+
+    monkeypatch.setattr(Slot, "close", close)
+    monkeypatch.setattr(Chore, "_sleep", lambda *_: True)
+    follower = FeedFollower(sqlite_room, began=lambda _: None, seen=lambda _: None, told=lambda _: None)
+
+    follower.watch()()
+    follower.close()
+
+    assert len(closed) == 1
 
 
 AT_ONCE = 2 * MAX_CHANGES + 700
