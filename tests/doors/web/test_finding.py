@@ -52,6 +52,28 @@ def test_the_oldest_of_many_messages_is_found_by_the_end_of_its_text(
     found(page, "2 hits in all")
 
 
+def test_what_is_typed_while_the_address_changes_stays_in_the_field(sqlite_room: Room, open_page: Open) -> None:
+    """The browser tells of a new address a moment after it was set: on a slow machine letters come between."""
+    id = sqlite_room.agent("ada").send("bob", {"text": "needle"})
+    page = open_page()
+    page.evaluate("""() => {
+        const really = window.setTimeout, field = document.querySelector("#f-text");
+        window.setTimeout = (call, ...rest) => really(() => {
+            window.setTimeout = really;
+            call(); // sets the address
+            field.value = "needle";
+            field.dispatchEvent(new Event("input"));
+        }, ...rest);
+    }""")
+
+    page.locator("#f-text").fill("need me not")
+    until(page, "location.hash === '#conversation?text=needle'")
+    found(page, "1 hit in all")
+
+    assert page.input_value("#f-text") == "needle"
+    row(page, id)
+
+
 def test_escape_in_the_search_field_clears_the_field_and_the_filter(sqlite_room: Room, open_page: Open) -> None:
     ids = [sqlite_room.agent("ada").send("bob", {"text": text}) for text in ("one", "two")]
     page = open_page()

@@ -191,6 +191,7 @@ export class Conversation {
     const { query } = here();
     const fields = { text: byId("f-text").value.trim() };
     for (const name of CHOICES) fields[name] = byId(`f-${name}`).value;
+    this.wished = fields.text;
     const typing = Boolean(query.text) && CHOICES.every((name) => (query[name] ?? "") === fields[name]);
     go("conversation", { ...query, ...fields }, typing); // not a place of its own for each letter
   }
@@ -200,8 +201,9 @@ export class Conversation {
     const wanted = Object.fromEntries(FIELDS.filter((name) => query[name]).map((name) => [name, query[name]]));
     if (JSON.stringify(wanted) === JSON.stringify(this.wanted)) return;
     this.wanted = wanted;
-    const text = byId("f-text");
-    if (text.value.trim() !== (wanted.text ?? "")) text.value = wanted.text ?? "";
+    const text = wanted.text ?? "";
+    if (text !== this.wished) byId("f-text").value = text; // else it is the field's own, and more may have been typed since
+    this.wished = text;
     this.fillChoices();
     for (const name of CHOICES) {
       const choice = byId(`f-${name}`);
