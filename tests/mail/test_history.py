@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.support.watched_clock import WatchedClock
 
-from postroom.mail.history import History, Step
+from postroom.mail.history import History, LoggedStep
 from postroom.room import Room
 
 
-def told(steps: list[Step]) -> list[tuple[str, str]]:
+def told(steps: list[LoggedStep]) -> list[tuple[str, str]]:
     return [(step.message.id, step.entry.event) for step in steps]
 
 

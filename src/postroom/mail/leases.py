@@ -63,7 +63,7 @@ class Holder(Protocol):
     since_ns: int
 
 
-class _Kept:
+class _Lease:
     """A lease that is to be kept up, until that moment and no longer. `leased_ns`: when it was last given or extended."""
 
     __slots__ = ("lease_ns", "leased_ns", "ticket", "until_ns")
@@ -129,7 +129,7 @@ class LeaseHeartbeat:
         """Extend what has gone for a while without; in how many seconds the next is due, None when nothing is held."""
         self._next_ns = NEVER  # what is held from here on tells the chore itself
         now_ns = self._clock.steady_ns()
-        next_ns, due = NEVER, dict[int, list[_Kept]]()
+        next_ns, due = NEVER, dict[int, list[_Lease]]()
         beats_ns = {}
         for kept in self._all_kept(now_ns):
             beats_ns[kept.ticket] = kept.leased_ns
@@ -144,7 +144,7 @@ class LeaseHeartbeat:
         self._next_ns = next_ns
         return None if next_ns == NEVER else max(0.0, (next_ns - self._clock.steady_ns()) / _SECOND_NS)
 
-    def _all_kept(self, now_ns: int) -> Iterator[_Kept]:
+    def _all_kept(self, now_ns: int) -> Iterator[_Lease]:
         """The leases whose holders are there, and have not had them for too long."""
         for ticket, known in self.held.copy().items():
             holder = None if known is None else known()
@@ -154,9 +154,9 @@ class LeaseHeartbeat:
             leased_ns = self.leased_ns(ticket, holder.claimed_ns)
             until_ns = since_ns + terms.hold_ns
             if now_ns < until_ns and leased_ns + terms.lease_ns < until_ns:
-                yield _Kept(ticket, terms.lease_ns, leased_ns, until_ns)
+                yield _Lease(ticket, terms.lease_ns, leased_ns, until_ns)
 
-    def _extend(self, leases: list[_Kept], span_ns: int, now_ns: int) -> bool:
+    def _extend(self, leases: list[_Lease], span_ns: int, now_ns: int) -> bool:
         try:
             lost = self._store.heartbeat([kept.ticket for kept in leases], span_ns / _SECOND_NS)
         except ROOM_IS_OVER:

@@ -13,7 +13,7 @@ from .client import Setup
 
 #: A consumer that found nothing for so long looks whether all is sent, in seconds.
 IDLE_S: Final = 0.1
-#: Whoever waits for one message gives up after this, in seconds.
+#: A wait for one message ends after this, in seconds.
 PATIENCE_S: Final = 10.0
 
 Found = dict[str, Any]

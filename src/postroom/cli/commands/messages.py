@@ -22,7 +22,7 @@ from postroom.core.untrusted import quoted
 from postroom.errors import UnknownMessage
 from postroom.mail import attachments
 from postroom.mail.handles import handle_of
-from postroom.mail.history import History, Step
+from postroom.mail.history import History, LoggedStep
 from postroom.mail.receipts import attempts_of, events_of
 from postroom.room import Room, moment_ms
 from postroom.stores.contract import Query
@@ -168,7 +168,7 @@ def _let_out() -> None:
     sys.stdout.flush()
 
 
-def _is_wanted(args: Any, step: Step) -> bool:
+def _is_wanted(args: Any, step: LoggedStep) -> bool:
     message, entry = step
     return (
         args.agent in (None, entry.agent, message.from_agent, message.to_agent)
@@ -178,7 +178,7 @@ def _is_wanted(args: Any, step: Step) -> bool:
     )
 
 
-def _tell_step(call: Invocation, step: Step) -> None:
+def _tell_step(call: Invocation, step: LoggedStep) -> None:
     message, entry = step
     time = iso(entry.time_ms)
     if call.json:

@@ -253,7 +253,7 @@ def _short(value: Any) -> str:
 
 def _key_of(name: str) -> str | None:
     """The key of a task, of its id or of the key itself. It is the one under which the board looks for it
-    (tests/stores/test_files_board.py: test_a_task_written_by_hand_under_any_id_can_be_claimed_and_done).
+    (tests/stores/files/test_board.py: test_a_task_written_by_hand_under_any_id_can_be_claimed_and_done).
     """
     faults: list[Fault] = []
     try:

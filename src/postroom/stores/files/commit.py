@@ -145,7 +145,7 @@ class Commits:
         """Bring every file of some steps where it belongs in the end, from wherever they left it.
 
         Whatever was moved already is left alone: in an inbox, a file of the same name may be somebody else's by now
-        (tests/stores/test_files.py:
+        (tests/stores/files/test_log.py:
         test_a_file_dropped_under_the_name_of_one_that_was_being_moved_is_not_taken_for_it).
         """
         places: dict[int, list[str]] = {}

@@ -49,7 +49,7 @@ class FileSignature(NamedTuple):
         """How long it has been as it is: it knows that also for commands that end long before its time is over.
 
         By the system's own note, which a write or a move renews and nobody sets; `cp -p` makes a new file look old by
-        the other (tests/stores/test_files_broken.py).
+        the other (tests/stores/files/test_broken.py).
         """
         return SYSTEM.wall_ms() * 1_000_000 - self.noted_ns
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,22 +14,6 @@ from postroom.core.message import Draft, check
 from postroom.core.states import State
 from postroom.stores.contract import Query
 from postroom.stores.files.store import FilesStore
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "mailbox"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(root: Path, clock: ManualClock) -> Iterator[FilesStore]:
-    with closing(FilesStore(root, Config(), clock)) as store:
-        yield store
 
 
 def test_a_log_that_has_grown_is_written_anew_and_means_the_same(

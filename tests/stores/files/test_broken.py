@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,22 +16,6 @@ from postroom.core.config import Config
 from postroom.errors import RoomDamaged
 from postroom.stores.contract import Query
 from postroom.stores.files.store import FilesStore
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "mailbox"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(root: Path, clock: ManualClock) -> Iterator[FilesStore]:
-    with closing(FilesStore(root, Config(), clock)) as store:
-        yield store
 
 
 @pytest.mark.parametrize("place", [b"bob/caf\xe9.json", b"b\xf6b/x.json", b"_channel/b\xf6b/x.json"])

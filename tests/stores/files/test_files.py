@@ -8,7 +8,7 @@ import re
 import stat
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -25,23 +25,6 @@ from postroom.errors import RoomClosed, RoomUnreachable
 from postroom.stores.contract import Query, topic_channel, topic_to
 from postroom.stores.files.store import FilesStore
 from postroom.stores.files.tree import TEMP
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "mailbox"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(root: Path, clock: ManualClock) -> Iterator[FilesStore]:
-    with closing(FilesStore(root, Config(), clock)) as store:
-        yield store
-
 
 # The layout
 

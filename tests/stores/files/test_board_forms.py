@@ -17,16 +17,6 @@ from postroom.room import Room
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "mailbox"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def room(root: Path, clock: ManualClock) -> Iterator[Room]:
     with postroom.open(f"files:{root}", clock=clock) as room:
         room.board.add_all([{"id": "T1"}, {"id": "T2"}, {"id": "T 3"}])

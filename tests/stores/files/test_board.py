@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,6 @@ from postroom.board.task import encoded
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.stores.files.store import FilesStore
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "mailbox"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(root: Path, clock: ManualClock) -> Iterator[FilesStore]:
-    with closing(FilesStore(root, Config(), clock)) as store:
-        yield store
-
 
 TASK: dict[str, Any] = {
     "id": "T1",
