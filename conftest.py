@@ -8,12 +8,13 @@ With `--long-for 600`, or POSTROOM_LONG_FOR_S=600, none of them begins after ten
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -68,6 +69,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=float(os.environ.get("POSTROOM_LONG_FOR_S") or "inf"),
         help="begin no long test when the run has taken that long; those that are left out are named (default: no end)",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:  # noqa: ARG001  (its name is given)
+    """What is collected stays for the whole run: nobody looks through it for garbage, now or in the middle of a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
