@@ -32,12 +32,28 @@ def _servers_end_with_the_run() -> Iterator[None]:
 #: Suites that run on NATS with the long tests only: what they test stands on the store's contract, which runs there always.
 LONG_ON_NATS = (
     "tests/aio/",
+    "tests/board/test_by_hand.py",
     "tests/board/test_mail.py",
     "tests/board/test_reservations.py",
     "tests/mail/test_agent.py",
     "tests/mail/test_leases.py",
     "tests/mail/test_serving.py",
+    "tests/sessions/test_delegate.py",
+    "tests/sessions/test_mailbox.py",
     "tests/test_patterns.py",
+)
+
+#: Of those suites, what runs there always: that another process comes to the room, works in it, dies, and is missed.
+SHORT_ON_NATS = tuple(
+    f"tests/sessions/test_delegate.py::test_{name}["
+    for name in (
+        "a_failing_grandchild_fails_everybody",
+        "a_worker_that_cannot_open_the_room_says_why",
+        "a_worker_that_dies_fails_the_session",
+        "delegate_function_in_runtime",
+        "large_arguments_and_results_pass",
+        "outsiders_hear_of_the_failure",
+    )
 )
 
 
@@ -45,7 +61,9 @@ LONG_ON_NATS = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         on = getattr(item, "callspec", None)
-        if on is not None and on.params.get("url") == "nats" and item.nodeid.startswith(LONG_ON_NATS):
+        if on is None or "nats" not in (on.params.get(room) for room in ("url", "real_room", "any_room")):
+            continue
+        if item.nodeid.startswith(LONG_ON_NATS) and not item.nodeid.startswith(SHORT_ON_NATS):
             item.add_marker(pytest.mark.long)
 
 
