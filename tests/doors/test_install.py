@@ -330,8 +330,17 @@ def test_what_the_server_lacks_is_said_at_once_and_by_the_doctor(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", ["user", "project"])
-@pytest.mark.parametrize("host", ["cursor", "vscode", "windsurf"])
+@pytest.mark.parametrize(
+    ("host", "scope"),
+    [
+        ("cursor", "user"),
+        ("vscode", "project"),
+        ("windsurf", "project"),
+        pytest.param("cursor", "project", marks=pytest.mark.long),
+        pytest.param("vscode", "user", marks=pytest.mark.long),
+        pytest.param("windsurf", "user", marks=pytest.mark.long),
+    ],
+)
 def test_an_editors_entry_starts_a_server_that_knows_its_name_and_its_room(
     cli: Cli, home: Path, tmp_path: Path, host: str, scope: str
 ) -> None:

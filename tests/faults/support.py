@@ -32,7 +32,7 @@ PATIENCE_S = float(os.environ.get("POSTROOM_FAULTS_PATIENCE_S", "240"))
 #: A search that kills, fails or interrupts a step at each of its moments tries every so-manieth in the suite, and all of
 #: them in the long run: `@SOME_AND_ALL`, with the argument `every`.
 SOME_AND_ALL = pytest.mark.parametrize(
-    "every", [pytest.param(4, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+    "every", [pytest.param(6, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 )
 
 

@@ -56,7 +56,7 @@ def run_crowd(nursery: Nursery, folder: Path, tmp_path: Path, messages: int, fig
 def test_sixteen_senders_and_sixteen_claimers(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    run_crowd(nursery, folder, tmp_path, count("CROWD", 1_600), figure)
+    run_crowd(nursery, folder, tmp_path, count("CROWD", 640), figure)
 
 
 @pytest.mark.long
@@ -70,7 +70,7 @@ def test_a_hundred_thousand_messages_among_thirty_two(
 
 @pytest.mark.slow
 def test_files_that_were_dropped_while_nobody_watched_are_all_seen(folder: Path, figure: Callable[[str], None]) -> None:
-    take_dropped(folder, count("DROPPED", 3_000), figure)
+    take_dropped(folder, count("DROPPED", 2_000), figure)
 
 
 @pytest.mark.long

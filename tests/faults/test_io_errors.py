@@ -176,7 +176,10 @@ def test_a_send_whose_sync_failed_does_not_claim_to_be_undone(nursery: Nursery, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["send", "send a batch", "claim", "ack", "answer"])
+@pytest.mark.parametrize(
+    "name",
+    ["send", "claim", "ack", *(pytest.param(name, marks=pytest.mark.long) for name in ("send a batch", "answer"))],
+)
 def test_a_step_whose_checkpoint_fails_is_done_all_the_same(
     name: str, in_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

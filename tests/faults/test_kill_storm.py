@@ -153,7 +153,7 @@ def run_storm(nursery: Nursery, folder: Path, kills: int, figure: Callable[[str]
 def test_no_kill_loses_a_message_or_gives_it_two_owners(
     nursery: Nursery, folder: Path, figure: Callable[[str], None]
 ) -> None:
-    run_storm(nursery, folder, count("KILLS", 300), figure)
+    run_storm(nursery, folder, count("KILLS", 150), figure)
 
 
 @pytest.mark.long

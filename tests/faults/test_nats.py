@@ -147,10 +147,10 @@ def start(
     return pids
 
 
-def kill_leaders(crew: Nursery, cluster: Cluster, tmp_path: Path, kills: int, all_at_once: int) -> str:
+def kill_leaders(crew: Nursery, cluster: Cluster, tmp_path: Path, each: int, kills: int, all_at_once: int) -> str:
     room, notes, stop = room_name(), tmp_path / "notes", tmp_path / "stop"
     until("three servers that know each other", lambda: _make_room(cluster.addresses, room))
-    pids = start(crew, [cluster.addresses], room, notes, stop, each=4, timeout_s=20, lease_s=30)
+    pids = start(crew, [cluster.addresses], room, notes, stop, each=each, timeout_s=20, lease_s=30)
     names = {server.name: server for server in cluster.servers}
     for _ in range(kills):
         until("the room is whole", lambda: is_whole(cluster.addresses, room))
@@ -183,7 +183,7 @@ def test_a_leader_that_is_killed_takes_nothing_with_it(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with running_cluster() as cluster:
-        figure("nats: " + kill_leaders(crew, cluster, tmp_path, count("LEADERS", 1), 1))
+        figure("nats: " + kill_leaders(crew, cluster, tmp_path, 2, count("LEADERS", 1), 1))
 
 
 @pytest.mark.long
@@ -191,17 +191,17 @@ def test_five_leaders_and_all_servers_that_are_killed_take_nothing_with_them(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with running_cluster() as cluster:
-        figure("nats: " + kill_leaders(crew, cluster, tmp_path, count("LEADERS", 5), 2))
+        figure("nats: " + kill_leaders(crew, cluster, tmp_path, 4, count("LEADERS", 5), 2))
 
 
-def cut_off(crew: Nursery, server: Server, tmp_path: Path, cut_s: float, timeout_s: float) -> str:
+def cut_off(crew: Nursery, server: Server, tmp_path: Path, each: int, cut_s: float, timeout_s: float) -> str:
     """Half of them work through a network that is cut: towards the server, towards them, both ways."""
     room, notes, stop = room_name(), tmp_path / "notes", tmp_path / "stop"
     _make_room(server.address, room)
     proxy = Proxy(server.port)
     try:
         places = [server.address, proxy.address]
-        pids = start(crew, places, room, notes, stop, each=2, timeout_s=timeout_s, lease_s=cut_s / 2)
+        pids = start(crew, places, room, notes, stop, each=each, timeout_s=timeout_s, lease_s=cut_s / 2)
         for to_server, to_client in ((True, False), (False, True), (True, True)):
             before = sent_so_far(notes)
             until("they work", lambda before=before: sent_so_far(notes) > before + 50)  # type: ignore[misc]
@@ -221,7 +221,7 @@ def test_those_who_are_cut_off_for_a_while_lose_nothing(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with running_server() as server:
-        figure("nats: " + cut_off(crew, server, tmp_path, cut_s=2, timeout_s=0.7))
+        figure("nats: " + cut_off(crew, server, tmp_path, each=1, cut_s=2, timeout_s=0.7))
 
 
 @pytest.mark.long
@@ -229,7 +229,7 @@ def test_those_who_are_cut_off_for_twenty_seconds_lose_nothing(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with running_server() as server:
-        figure("nats: " + cut_off(crew, server, tmp_path, cut_s=20, timeout_s=8))
+        figure("nats: " + cut_off(crew, server, tmp_path, each=2, cut_s=20, timeout_s=8))
 
 
 def ack_at_the_end_of_leases(address: str, times: int) -> str:

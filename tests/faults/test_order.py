@@ -69,7 +69,7 @@ def run(nursery: Nursery, folder: Path, messages: int, figure: Callable[[str], N
 def test_messages_of_many_senders_stand_and_come_in_commit_order(
     nursery: Nursery, folder: Path, figure: Callable[[str], None]
 ) -> None:
-    run(nursery, folder, count("ORDER", 10_000), figure)
+    run(nursery, folder, count("ORDER", 4_000), figure)
 
 
 @pytest.mark.long

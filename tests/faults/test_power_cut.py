@@ -244,7 +244,7 @@ def share(cuts: int, part: int = 0) -> range:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sync", "cuts"), [("full", 300), ("normal", 100), ("mixed", 100)])
+@pytest.mark.parametrize(("sync", "cuts"), [("full", 160), ("normal", 60), ("mixed", 60)])
 def test_a_power_cut_takes_what_it_may_and_never_the_file(
     sync: str, cuts: int, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
@@ -301,7 +301,7 @@ def test_a_power_cut_takes_nothing_of_what_returned_in_four_processes(
     in_memory: Path, tmp_path: Path, nursery: Nursery, figure: Callable[[str], None]
 ) -> None:
     recorded = record_crowd(tmp_path, nursery, (60, 5, 16), 30)
-    cut_crowd(recorded, in_memory / "night", count("CROWD_CUTS", 60), figure)
+    cut_crowd(recorded, in_memory / "night", count("CROWD_CUTS", 30), figure)
 
 
 @pytest.mark.long

@@ -224,7 +224,7 @@ def check_descriptors(figures: Figures) -> None:
 def test_a_day_beside_stuck_processes_stays_flat_and_loses_nothing(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figures, _ = run_day(nursery, folder, tmp_path, count("SOAK_S", 12), figure)
+    figures, _ = run_day(nursery, folder, tmp_path, count("SOAK_S", 8), figure)
     # Twice what is promised: beside other work a disk may take a second to fold the log back. A log that never is exceeds it.
     check_flat(figures, 2 * WAL_MOST)
 

@@ -577,7 +577,7 @@ def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    drive(Stores, max(1, RUNS // 5), capsys)
+    drive(Stores, max(1, RUNS // 10), capsys)
 
 
 @pytest.mark.long
@@ -587,7 +587,7 @@ def test_both_stores_do_what_the_model_says_many_times(capsys: pytest.CaptureFix
 
 @pytest.mark.slow
 def test_a_store_of_files_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    drive(StoresAndFiles, max(1, RUNS // 25), capsys)
+    drive(StoresAndFiles, max(1, RUNS // 50), capsys)
 
 
 @pytest.mark.long
