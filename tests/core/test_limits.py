@@ -187,6 +187,34 @@ def test_threads_never_get_more_tokens_than_there_are() -> None:
     assert sum(got) == 1000
 
 
+@pytest.mark.usefixtures("hasty_threads")
+def test_whoever_holds_the_lock_of_a_bucket_can_look_and_take_in_one_step() -> None:
+    bucket = TokenBucket(1000, 0, clock=ManualClock())
+    got: list[int] = []
+
+    def take_in_pairs() -> None:
+        for _ in range(100):
+            with bucket.lock:
+                if bucket.tokens >= 2:
+                    bucket.tokens -= 2
+                    got.append(2)
+            got.extend([1] * bucket.consume())
+
+    run_together(8, take_in_pairs)
+
+    assert sum(got) == 1000
+
+
+def test_a_bucket_tells_when_it_was_last_refilled() -> None:
+    clock = ManualClock()
+    bucket = TokenBucket(5, 1, clock=clock)
+    begun_s = clock.wall_ms() / 1000
+    clock.advance(2)
+    assert bucket.last_refill == begun_s
+    assert bucket.consume()
+    assert bucket.last_refill == begun_s + 2
+
+
 @pytest.mark.parametrize(
     "make",
     [

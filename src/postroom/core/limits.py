@@ -33,7 +33,8 @@ class TokenBucket:
         self.capacity = capacity
         self.refill_rate = refill_rate
         self._clock = clock
-        self._lock = threading.Lock()
+        #: Held by every method. Hold it yourself to look at `tokens` and set them in one step.
+        self.lock = threading.RLock()
         # Below zero while a caller sleeps for tokens that it has already taken: later callers queue behind it.
         self._level: float = capacity
         self._refilled_ns = clock.steady_ns()
@@ -41,19 +42,25 @@ class TokenBucket:
     @property
     def tokens(self) -> float:
         """How many tokens `consume` could take at this moment."""
-        with self._lock:
+        with self.lock:
             return max(0, self._refill())
 
     @tokens.setter
     def tokens(self, value: float) -> None:
-        with self._lock:
+        with self.lock:
             self._refill()
             self._level = min(self.capacity, value)
+
+    @property
+    def last_refill(self) -> float:
+        """When what had dripped in was last added, in seconds of the wall clock, for people to read."""
+        with self.lock:
+            return self._clock.wall_ms() / 1000 - (self._clock.steady_ns() - self._refilled_ns) / SECOND_NS
 
     def consume(self, tokens: float = 1) -> bool:
         """Take tokens if they are there. Returns whether they were; False takes nothing."""
         _check_tokens(tokens)
-        with self._lock:
+        with self.lock:
             if self._refill() < tokens:
                 return False
             self._level -= tokens
@@ -67,7 +74,7 @@ class TokenBucket:
         _check_tokens(tokens)
         if tokens > self.capacity:
             return False
-        with self._lock:
+        with self.lock:
             wait_s = self._seconds_until(tokens)
             taken = wait_s <= max(0, timeout)
             if taken:
@@ -95,7 +102,7 @@ class TokenBucket:
         return self._level
 
     def _give_back(self, tokens: float) -> None:
-        with self._lock:
+        with self.lock:
             self._level = min(self.capacity, self._refill() + tokens)
 
 
