@@ -486,11 +486,31 @@ def test_a_question_to_nobody_is_answered_by_whoever_claimed_it(comm: Communicat
     assert answer["from_agent"] == "manager"
 
 
-def test_a_question_to_nobody_that_nobody_claimed_cannot_be_answered(comm: CommunicationSystem) -> None:
+def test_a_question_to_nobody_that_nobody_claimed_is_answered_by_whoever_says_its_name(
+    comm: CommunicationSystem,
+) -> None:
     question = ask(comm, to_agent=None)
-    with pytest.raises(InvalidMessage, match=r"from_agent: .* claim it before answering it"):
+    with pytest.raises(InvalidMessage, match=r"from_agent: .* claim it first, or name the agent that answers"):
         comm.send_response(question, {})
     assert len(rows(comm, "SELECT * FROM messages")) == 1
+
+    for name in ("manager", "eve"):
+        comm.send_response(question, {"by": name}, from_agent=name)
+
+    answers = [comm.wait_for_response("ada", "c-1", ["general"], timeout_seconds=0) for _ in range(2)]
+    assert [(row["from_agent"], row["payload"]) for row in answers if row] == [
+        ("manager", {"by": "manager"}),
+        ("eve", {"by": "eve"}),
+    ]
+    assert row_of(comm, question["id"])["status"] == "pending"
+
+
+def test_an_answer_comes_from_the_agent_that_is_named_also_where_the_question_was_anothers(
+    comm: CommunicationSystem,
+) -> None:
+    comm.send_response(ask(comm), {}, from_agent="deputy")
+    (row,) = comm.receive_messages("ada", ["general"])
+    assert row["from_agent"] == "deputy"
 
 
 def test_a_question_without_a_correlation_id_gets_a_response_without_one(comm: CommunicationSystem) -> None:
@@ -571,6 +591,34 @@ def test_one_response_answers_one_of_two_askers(live: CommunicationSystem) -> No
 
 def test_an_agent_never_heard_of_has_no_health(comm: CommunicationSystem) -> None:
     assert comm.get_agent_health("bob") is None
+
+
+@pytest.mark.parametrize("done", ["nothing", "claimed", "completed", "failed"])
+@pytest.mark.parametrize("to_agent", ["bob", None])
+def test_an_agent_without_a_heartbeat_has_figures_as_soon_as_it_has_mail(
+    comm: CommunicationSystem, done: str, to_agent: str | None
+) -> None:
+    id = send(comm, to_agent=to_agent)
+    if done != "nothing":
+        assert comm.claim_message("bob", id)
+    if done in ("completed", "failed"):
+        comm.complete_message(id, error="failed" if done == "failed" else None)
+
+    health = comm.get_agent_health("bob")
+
+    if done == "nothing" and to_agent is None:
+        assert health is None  # it is anybody's
+    else:
+        assert health == {
+            "agent_id": "bob",
+            "status": "unknown",
+            "current_task": None,
+            "last_heartbeat": None,
+            "messages_pending": int(done == "nothing"),
+            "messages_processed": int(done == "completed"),
+            "error_count": int(done == "failed"),
+        }
+    assert rows(comm, "SELECT * FROM agent_status") == []
 
 
 def test_a_heartbeat_is_remembered_until_the_next(comm: CommunicationSystem, clock: ManualClock) -> None:

@@ -29,6 +29,8 @@ from .room import make_folder
 from .stores import open_store
 
 READY: Final = frozenset({State.READY})
+#: The status of an agent that never said how it is.
+UNKNOWN: Final = "unknown"
 #: What `send_message` calls the fields of an envelope, where that differs.
 _ARGUMENTS: Final = {"type": "message_type", "ttl_s": "ttl_seconds"}
 #: Messages are counted and deleted so many at a time.
@@ -228,19 +230,24 @@ class CommunicationSystem:
     # Questions and answers
 
     def send_response(
-        self, original_message: dict[str, Any], response_payload: dict[str, Any], artifact_path: str | None = None
+        self,
+        original_message: dict[str, Any],
+        response_payload: dict[str, Any],
+        artifact_path: str | None = None,
+        *,
+        from_agent: str | None = None,
     ) -> str:
         """Answer a message that was received: back to its sender, with its correlation id. Returns the answer's id.
 
-        The answer comes from whom the message was addressed to or, when that was nobody, from the agent that claimed it;
-        InvalidMessage when nobody has. The caller's payload is not changed.
+        The answer comes from `from_agent`, else from whom the message was addressed to, else from the agent that claimed
+        it; InvalidMessage when there is none of them. The caller's payload is not changed.
         """
         if artifact_path and isinstance(response_payload, dict):
             response_payload = {**response_payload, "artifact_path": artifact_path}
         question = self._question(original_message)
         chain_id, hop_count, trace = follow(question, self._gateway.config.max_hops)
         draft = envelope.Draft(
-            from_agent=original_message["to_agent"] or _claimer(original_message, question),
+            from_agent=from_agent or original_message["to_agent"] or _claimer(original_message, question),
             type=original_message["type"] + ".response",
             payload=response_payload,
             to_agent=original_message["from_agent"],
@@ -302,17 +309,20 @@ class CommunicationSystem:
         presence.beat(self._gateway, agent_id, status, task)
 
     def get_agent_health(self, agent_id: str) -> dict[str, Any] | None:
-        """What is known of an agent, with figures of this moment; None when it was never heard of."""
+        """What is known of an agent, with figures of this moment; None when it was never heard of.
+
+        An agent that has mail or had some, and never sent a heartbeat, is "unknown" and has no `last_heartbeat`.
+        """
         self._gateway.check_open()
-        known = presence.look(self._gateway, agent_id)
-        if known is None:
+        known, figures = presence.look(self._gateway, agent_id), self._figures(agent_id)
+        if known is None and not (any(figures.values()) or presence.held_by(self._gateway, agent_id)):
             return None
         return {
             "agent_id": agent_id,
-            "status": known["status"],
-            "current_task": known["current_task"],
-            "last_heartbeat": iso(known["heartbeat_ms"]),
-            **self._figures(agent_id),
+            "status": UNKNOWN if known is None else known["status"],
+            "current_task": None if known is None else known["current_task"],
+            "last_heartbeat": None if known is None else iso(known["heartbeat_ms"]),
+            **figures,
         }
 
     def _figures(self, agent_id: str) -> dict[str, int]:
@@ -345,10 +355,8 @@ class CommunicationSystem:
 def _claimer(original_message: dict[str, Any], question: envelope.Message | None) -> str:
     """The agent that answers a message which was sent to nobody in particular: its claimer."""
     if question is None or question.claimed_by is None:
-        id = original_message.get("id")
-        raise InvalidMessage(
-            "from_agent", f"message {id} was sent to nobody in particular: claim it before answering it"
-        )
+        sent = f"message {original_message.get('id')} was sent to nobody in particular"
+        raise InvalidMessage("from_agent", f"{sent}: claim it first, or name the agent that answers (from_agent=...)")
     return question.claimed_by
 
 
