@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -741,35 +739,3 @@ def test_the_dictionary_of_a_message_is_a_copy() -> None:
     message = Message.create("ada", "job", {"list": [1]})
     message.to_dict()["payload"]["list"].append(2)
     assert message.payload == {"list": [1]}
-
-
-# The debugging tips
-
-
-def test_the_queries_of_the_debugging_tips_work(comm: CommunicationSystem) -> None:
-    send(comm, 1)
-    comm.claim_message("bob", send(comm, 2))
-    comm.send_heartbeat("bob", "active", "reading")
-    first, second = rows(comm, "SELECT * FROM messages")
-    assert set(COLUMNS) <= set(first)
-    assert (first["status"], second["status"]) == ("pending", "processing")
-    assert json.loads(first["payload"]) == {"n": 1}
-    assert rows(comm, "SELECT COUNT(*) AS n FROM messages WHERE status = 'pending'") == [{"n": 1}]
-    (status,) = rows(comm, "SELECT * FROM agent_status")
-    assert (status["agent_id"], status["current_task"]) == ("bob", "reading")
-    assert rows(comm, "SELECT channel_name, agent_id, subscribed_at FROM channel_subscriptions") == []
-    assert rows(comm, "SELECT id, original_message, error, moved_at, retry_count FROM dead_letter_queue") == []
-
-
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="there is no sqlite3 program on this machine")
-def test_the_tables_can_be_read_with_the_sqlite_program(comm: CommunicationSystem) -> None:
-    id = send(comm, 1)
-
-    def shell(sql: str) -> list[dict[str, Any]]:
-        done = subprocess.run(["sqlite3", "-json", comm.db_path, sql], capture_output=True, text=True, check=True)
-        return json.loads(done.stdout) if done.stdout else []
-
-    (row,) = shell("SELECT * FROM messages")
-    assert (row["id"], row["status"], json.loads(row["payload"])) == (id, "pending", {"n": 1})
-    assert shell("SELECT COUNT(*) AS n FROM messages WHERE status = 'pending'") == [{"n": 1}]
-    assert shell("SELECT * FROM agent_status") == []

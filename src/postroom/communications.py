@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM, Clock, iso
@@ -27,6 +27,9 @@ from .errors import InvalidMessage, RoomUnsafe
 from .mail import presence
 from .room import make_folder
 from .stores import open_store
+
+if TYPE_CHECKING:
+    from .stores.sqlite.store import SqliteStore
 
 READY: Final = frozenset({State.READY})
 #: The status of an agent that never said how it is.
@@ -96,6 +99,68 @@ class Message:
         return (not errors, errors)
 
 
+class Row:
+    """A row of a query, to be read by place and by name, and made a dictionary with `dict(row)`."""
+
+    __slots__ = ("_columns", "_values")
+
+    def __init__(self, columns: list[str], values: tuple[Any, ...]) -> None:
+        self._columns = columns
+        self._values = values
+
+    def keys(self) -> list[str]:
+        """The names of the columns."""
+        return self._columns
+
+    def __getitem__(self, place: int | str) -> Any:
+        if not isinstance(place, str):
+            return self._values[place]
+        if place not in self._columns:
+            raise IndexError(f"no column {place!r}; the columns are {', '.join(self._columns)}")
+        return self._values[self._columns.index(place)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Cursor:
+    """The rows of a query, each given once."""
+
+    def __init__(self, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+        self._left = iter([Row(columns, row) for row in rows])
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._left
+
+    def fetchone(self) -> Row | None:
+        """The next row; None when all were given."""
+        return next(self._left, None)
+
+    def fetchall(self) -> list[Row]:
+        """All rows that were not given yet."""
+        return list(self._left)
+
+
+class Connection:
+    """The tables of the broker, for reading. It holds no transaction: `with` is allowed and does nothing."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
+        """Run one SELECT. Raises RoomError for anything else, and when the query does not work."""
+        return Cursor(*self._store.read_only(sql, parameters))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class CommunicationSystem:
     """A message broker in a project's folder. May be shared by threads; every process makes its own.
 
@@ -129,6 +194,11 @@ class CommunicationSystem:
                 self._finalize = weakref.finalize(self, self._opened.close)
                 self._finalize.atexit = False
             return self._opened
+
+    @property
+    def connection(self) -> Connection:
+        """The tables, for queries of your own. Only for reading: messages are stored and settled by the methods."""
+        return Connection(cast("SqliteStore", self._gateway.open_store))
 
     def initialize(self) -> None:
         """Make the folders and the database where they are not there yet. Repeating it changes nothing."""

@@ -166,7 +166,7 @@ def programs_of(page: str) -> list[tuple[str, str]]:
     [
         ("guide.md", 8),
         ("board.md", 5),
-        ("communications.md", 2),
+        ("communications.md", 3),
         *(pytest.param(page, least, marks=pytest.mark.slow) for page, least in (("pool.md", 6), ("inference.md", 4))),
     ],
 )

@@ -337,7 +337,7 @@ class SqliteFile:
         finally:
             self._check_unwritten()
 
-    def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
+    def read_only(self, sql: str, bindings: Any = ()) -> tuple[list[str], list[Row]]:
         """Run somebody's own SELECT on a connection that cannot write."""
         names: list[str] = []
 
@@ -351,7 +351,7 @@ class SqliteFile:
                 connection.set_authorizer(_only_reading)
                 cursor = connection.cursor()
                 cursor.exec_trace = note_names
-                return names, cursor.execute(sql).fetchall()
+                return names, cursor.execute(sql, bindings).fetchall()
         except apsw.AuthError as error:
             raise RoomError("only reading is allowed here: write one SELECT") from error
         except (apsw.BusyError, apsw.CorruptError, apsw.IOError) as error:

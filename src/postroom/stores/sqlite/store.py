@@ -359,9 +359,9 @@ class SqliteStore(Store):
     def work_of(self, agent: str) -> WorkDone:
         return WorkDone(*self._file.execute("work_of", (agent,))[0])
 
-    def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
+    def read_only(self, sql: str, bindings: Any = ()) -> tuple[list[str], list[Row]]:
         """Run somebody's own SELECT; column names and rows. Cannot change anything."""
-        return self._file.read_only(sql)
+        return self._file.read_only(sql, bindings)
 
     def faults(self, limit_s: float) -> list[str] | None:
         """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
