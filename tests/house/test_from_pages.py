@@ -78,6 +78,7 @@ def test_the_page_says_what_is_different_and_is_short(page: Path) -> None:
 def test_every_design_has_its_page() -> None:
     assert [page.stem for page in PAGES] == [
         "communication-protocol",
+        "continuum-workers",
         "patchwork-failures",
         "patchwork-mailboxes",
         "windsurf-mailbox",
