@@ -484,7 +484,7 @@ def test_a_question_to_nobody_is_answered_by_whoever_claimed_it(comm: Communicat
     assert answer["from_agent"] == "manager"
 
 
-def test_a_question_to_nobody_that_nobody_claimed_is_answered_by_whoever_says_its_name(
+def test_a_question_to_nobody_that_nobody_claimed_is_answered_by_agents_that_name_themselves(
     comm: CommunicationSystem,
 ) -> None:
     question = ask(comm, to_agent=None)

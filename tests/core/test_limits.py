@@ -188,7 +188,7 @@ def test_threads_never_get_more_tokens_than_there_are() -> None:
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_whoever_holds_the_lock_of_a_bucket_can_look_and_take_in_one_step() -> None:
+def test_the_holder_of_a_buckets_lock_looks_and_takes_in_one_step() -> None:
     bucket = TokenBucket(1000, 0, clock=ManualClock())
     got: list[int] = []
 
