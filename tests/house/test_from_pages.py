@@ -75,7 +75,9 @@ def test_the_page_says_what_is_different_and_is_short(page: Path) -> None:
     assert len(text.split()) <= 1500
 
 
-def test_every_design_has_its_page() -> None:
+def test_every_design_has_its_page_and_a_line_in_the_list_of_them() -> None:
+    listed = re.findall(r"\]\(from/([\w-]+)\.md\)", (DOCS / "from.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == [page.stem for page in PAGES]
     assert [page.stem for page in PAGES] == [
         "communication-protocol",
         "continuum-workers",
