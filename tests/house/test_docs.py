@@ -1,6 +1,6 @@
 """The documents say what the code says: the diagram of states, the reference of commands, the programs of the guide.
 
-`python tests/house/test_docs.py` writes the generated parts anew.
+`python -m tests.house.test_docs` writes the generated parts again.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def part_of(page: str, part: str) -> re.Match[str]:
 
 @pytest.mark.parametrize(("page", "part"), GENERATED, ids=str)
 def test_the_generated_part_is_what_the_code_says(page: str, part: str) -> None:
-    """When this fails: `python tests/house/test_docs.py` writes it anew."""
+    """When this fails: `python -m tests.house.test_docs` writes it again."""
     assert part_of(page, part)[2] == f"\n{GENERATED[page, part]()}\n\n"
 
 

@@ -297,9 +297,11 @@ def test_every_link_in_the_documents_leads_somewhere() -> None:
 
 
 def anchors_of(path: Path) -> set[str]:
-    """The anchors of a page's headings, as they are commonly made."""
-    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+    """The anchors of a page's headings, as they are commonly made, and those that it writes down (`<a id="...">`)."""
+    text = path.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    made = {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'<a id="([\w-]+)">', text))
 
 
 def test_the_constraints_name_no_host() -> None:
