@@ -1,4 +1,4 @@
-"""docs/language.md says what is: every program in it is run, and prints what stands below it; its tables are checked."""
+"""The pages about Patchwork are true: their programs print the output shown below them, and their tables are checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from postroom.lang.syntax.formatter import formatted
 
 from .programs import PATIENCE_S, command, environment, value_of
 
-PAGE = (DOCS / "language.md").read_text(encoding="utf-8")
+PAGES = [DOCS / "language.md", *sorted((DOCS / "language").glob("*.md"))]
+PAGE = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
 FILE = re.compile(r"^```(?:patchwork|jsonl) (\S+)\n(.*?)^```$", re.M | re.S)
 RUN = re.compile(r"^    \$ postroom (.*)\n((?:(?:    .*)?\n)*)", re.M)
 SESSION_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")

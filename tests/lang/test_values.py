@@ -1,4 +1,4 @@
-"""The rules of values, as docs/language.md writes them down: each line here is a line there."""
+"""The rules of values, as docs/language/reference.md writes them down: each line here is a line there."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ def test_numbers_beyond_a_fractions_reach_stay_exact(tmp_path: Path) -> None:
 
 
 def test_every_member_has_a_place_in_the_reference() -> None:
-    reference = (DOCS / "language.md").read_text(encoding="utf-8")
+    reference = (DOCS / "language" / "reference.md").read_text(encoding="utf-8")
 
     missing = [name for methods in METHODS.values() for name in methods if f"{name}(" not in reference]
     assert missing == []
