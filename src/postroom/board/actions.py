@@ -31,7 +31,7 @@ ACTIONS: Final = {
     "done": Action(WORKER, LEAD, "signal that a task is done"),
     "blocked": Action(WORKER, LEAD, "signal that a task is blocked"),
     "status": Action(ANY, BOARD, "update the shared status"),
-    "claim": Action(WORKER, BOARD, "claim a task, so that nobody does it twice"),
+    "claim": Action(WORKER, BOARD, "claim a task, so that no other worker does it"),
     "abort": Action(LEAD, WORKER, "tell a worker to stop its task"),
     "info": Action(ANY, ANY, "pass on information"),
 }

@@ -33,12 +33,12 @@ class TaskMove(NamedTuple):
 
 STATES: Final = (READY, CLAIMED, DONE, BLOCKED, ABORTED)
 MOVES: Final = (
-    TaskMove("claim", (READY,), CLAIMED, "an agent takes it; the next token is its own"),
+    TaskMove("claim", (READY,), CLAIMED, "an agent takes the task and gets the next token"),
     TaskMove("done", (CLAIMED,), DONE, "the owner reports its result"),
     TaskMove("blocked", (CLAIMED,), BLOCKED, "the owner cannot go on"),
-    TaskMove("release", (CLAIMED,), READY, "the owner gives it back, or its lease ended, or its process is gone"),
-    TaskMove("abort", (READY, CLAIMED, BLOCKED), ABORTED, "somebody calls it off; a running owner is told at once"),
-    TaskMove("reopen", (BLOCKED, ABORTED), READY, "somebody puts it back"),
+    TaskMove("release", (CLAIMED,), READY, "the owner gives it back, its lease ends, or its process dies"),
+    TaskMove("abort", (READY, CLAIMED, BLOCKED), ABORTED, "the task is called off; a running owner is told at once"),
+    TaskMove("reopen", (BLOCKED, ABORTED), READY, "the task is made ready again"),
 )
 
 PREFIX: Final = "board/task/"
