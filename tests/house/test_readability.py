@@ -37,9 +37,7 @@ NOT_YET = {
     "docs/files.md",
     "docs/guarantees.md",
     "docs/guide.md",
-    "docs/inference.md",
     "docs/operations.md",
-    "docs/pool.md",
     "docs/web.md",
 }
 
