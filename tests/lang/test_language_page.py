@@ -17,13 +17,13 @@ from postroom.lang.syntax.formatter import formatted
 
 from .programs import PATIENCE_S, command, environment, value_of
 
-PAGES = [DOCS / "language.md", *sorted((DOCS / "language").glob("*.md"))]
+PAGES = [DOCS / "language.md", DOCS / "checking.md", *sorted((DOCS / "language").glob("*.md"))]
 PAGE = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
 FILE = re.compile(r"^```(?:patchwork|jsonl) (\S+)\n(.*?)^```$", re.M | re.S)
 RUN = re.compile(r"^    \$ postroom (.*)\n((?:(?:    .*)?\n)*)", re.M)
 SESSION_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 #: Programs that are wrong on purpose.
-WRONG = {"typo.pw"}
+WRONG = {"typo.pw", "review.pw", "pair.pw", "audit.pw"}
 
 
 class Shown(NamedTuple):
@@ -47,6 +47,7 @@ def folder(tmp_path: Path) -> Path:
     for name, text in files().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     return tmp_path
 
 
