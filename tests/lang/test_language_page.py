@@ -19,7 +19,7 @@ from .programs import PATIENCE_S, command, environment, value_of
 
 PAGES = [DOCS / "language.md", DOCS / "checking.md", *sorted((DOCS / "language").glob("*.md"))]
 PAGE = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
-FILE = re.compile(r"^```(?:patchwork|jsonl) (\S+)\n(.*?)^```$", re.M | re.S)
+FILE = re.compile(r"^```(?:patchwork|jsonl) title=\"(\S+)\"\n(.*?)^```$", re.M | re.S)
 RUN = re.compile(r"^    \$ postroom (.*)\n((?:(?:    .*)?\n)*)", re.M)
 SESSION_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 #: Programs that are wrong on purpose.
