@@ -165,7 +165,7 @@ def programs_of(page: str) -> list[tuple[str, str]]:
     ("page", "least"),
     [
         ("guide.md", 8),
-        ("board.md", 5),
+        ("board.md", 8),
         ("communications.md", 3),
         *(pytest.param(page, least, marks=pytest.mark.slow) for page, least in (("pool.md", 7), ("inference.md", 4))),
     ],
