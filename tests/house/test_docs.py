@@ -26,7 +26,7 @@ from tests.support import DOCS, ROOT
 import postroom
 from postroom.board.actions import ACTIONS
 from postroom.board.task import MOVES as TASK_MOVES
-from postroom.cli import main, options
+from postroom.cli import options
 from postroom.cli.table import COMMANDS, GROUPS
 from postroom.core.config import GRACE_S
 from postroom.core.states import FINISHED, MOVES, PUBLIC_NAME, State
@@ -114,7 +114,7 @@ def packages_text() -> str:
 #: Which part of which page is generated, by what.
 GENERATED = {
     ("architecture.md", "packages"): packages_text,
-    ("guarantees.md", "states"): states_text,
+    ("guarantees/states.md", "states"): states_text,
     ("cli.md", "commands"): commands_text,
     ("board.md", "task-states"): task_states_text,
     ("board.md", "actions"): actions_text,
@@ -152,6 +152,18 @@ def test_every_line_of_the_threat_model_names_a_test() -> None:
     rows = re.findall(r"^\| (?!asset|---)(.*) \|$", (DOCS / "security.md").read_text(encoding="utf-8"), re.M)
     assert len(rows) >= 12
     assert [row for row in rows if not re.search(r"\]\(\.\./tests/[\w/]+\.py\)$", row)] == []
+
+
+def test_every_guarantee_has_a_number_of_its_own_and_tests_that_are_there() -> None:
+    page, tests = ((DOCS / name).read_text(encoding="utf-8") for name in ("guarantees.md", "guarantees/tests.md"))
+    promised = re.findall(r"^\*\*(\d+)\. (.+?)\.?\*\*", page, re.M)
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+) \|$", tests, re.M)
+    paths = [re.findall(r"\]\(\.\./\.\./([\w/]+\.py)\)", links) for _, _, links in rows]
+
+    assert [int(number) for number, _ in promised] == list(range(1, 18))
+    assert [(number, title) for number, title, _ in rows] == promised
+    assert all(paths)
+    assert [path for found in paths for path in found if not (ROOT / path).is_file()] == []
 
 
 def programs_of(page: str) -> list[tuple[str, str]]:
@@ -193,20 +205,6 @@ def test_a_pages_programs_print_what_it_says(
     assert threading.active_count() == threads_before
 
 
-def test_the_queries_of_the_operations_page_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("POSTROOM_URL", raising=False)
-    queries = re.findall(r"`postroom sql \"(.*?)\"`", (DOCS / "operations.md").read_text(encoding="utf-8"))
-    assert len(queries) >= 6
-    assert main(["init"]) == 0
-
-    ended = {query: main(["sql", query]) for query in queries}
-
-    assert ended == dict.fromkeys(queries, 0), capsys.readouterr().err
-
-
 class Service(NamedTuple):
     """The service of the operations page, moved from /srv/team to another folder."""
 
@@ -216,8 +214,8 @@ class Service(NamedTuple):
 
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
-    page = (DOCS / "operations.md").read_text(encoding="utf-8")
-    ((program, _),) = programs_of("operations.md")
+    page = (DOCS / "operations/deploy.md").read_text(encoding="utf-8")
+    ((program, _),) = programs_of("operations/deploy.md")
     (tmp_path / "worker.py").write_text(program, encoding="utf-8")
     python = tmp_path / "venv/bin/python"
     python.parent.mkdir(parents=True)
