@@ -8,17 +8,22 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.support import ROOT
 
 from .browser import Site, browsing, serving
-from .story import an_hour, everything
+from .moving import Frame, moving
+from .story import an_hour, everything, talk
 
 OTHERS = ("agents", "mailboxes", "board", "sessions", "dead")
 #: Views that have more to show than a screen.
 TALL = {"sessions": 1180}
 SETTLE_MS = 1200
+#: The moving picture: how large, and how many rounds of talk it shows.
+FILM = {"width": 1040, "height": 560}
+FILM_ROUNDS = 2
+FRAME_MS, LAST_FRAME_MS = 700, 4000
 
 
 @contextmanager
@@ -56,6 +61,27 @@ def take(folder: Path) -> None:
         for view in OTHERS:
             page.set_viewport_size({"width": 1440, "height": TALL.get(view, 900)})
             shot(page, site, view, folder / f"{view}.png")
+    film(folder / "live.webp", "light")
+    film(folder / "live-dark.webp", "dark")
+
+
+def film(path: Path, theme: Literal["light", "dark"]) -> None:
+    """The conversation while agents talk: a frame after each of their steps."""
+    frames: list[Frame] = []
+    with shop() as place, an_hour(place) as room, serving(room) as site, browsing(theme, **FILM) as page:
+
+        def frame(_: float = 0) -> None:
+            page.wait_for_timeout(SETTLE_MS / 2)
+            frames.append(Frame(page.screenshot(), FRAME_MS))
+
+        page.goto(f"{site.address}#conversation")
+        page.wait_for_selector('#live[data-how="live"]')
+        frame()
+        talk(room, FILM_ROUNDS, frame)
+        frame()
+        frames[-1] = frames[-1]._replace(ms=LAST_FRAME_MS)
+        page.goto("about:blank")
+        path.write_bytes(moving(page, frames))
 
 
 def conversation(page: Any, site: Site, folder: Path) -> None:
