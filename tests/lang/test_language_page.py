@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.support import DOCS, ROOT
+from tests.support import DOCS
 
 from postroom.lang.check.check import check_file
 from postroom.lang.run.context import Settings
@@ -77,19 +77,6 @@ def printed_by(words: list[str], folder: Path) -> str:
 @pytest.mark.parametrize("shown", runs(), ids=lambda shown: " ".join(shown.words[:2]))
 def test_the_page_shows_what_is_printed(shown: Shown, folder: Path) -> None:
     assert printed_by(shown.words, folder) == shown.output
-
-
-@pytest.mark.slow
-def test_the_program_of_the_readme_prints_what_stands_below_it(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    program = re.search(r"^```patchwork\n(.*?)^```$", readme, re.M | re.S)
-    shown = re.search(r"^    \$ postroom (run squares.pw)\n((?:    .*\n)+)", readme, re.M)
-    assert program is not None
-    assert shown is not None
-    (tmp_path / "squares.pw").write_text(program[1], encoding="utf-8")
-
-    assert check_file(tmp_path / "squares.pw") == []
-    assert printed_by(shown[1].split(), tmp_path) == re.sub(r"^    ", "", shown[2], flags=re.M)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in files() if name.endswith(".pw")))
