@@ -37,19 +37,11 @@ JOBS, SERVICES, AGENTS = (
 )
 #: Far more than anything takes; a command that hangs is ended, and the test fails.
 PATIENCE_S = 240.0
-#: What a newcomer's shell has; the settings of pip, as the package index may be anywhere.
-KEPT = re.compile(r"(?i)LANG|LC_.*|TERM|TMPDIR|PIP_.*|UV_.*|.*_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE")
-NOT_IN_A_CHECKOUT = (
-    ".git",
-    ".venv*",
-    "__pycache__",
-    ".*_cache",
-    ".hypothesis",
-    ".postroom",
-    ".agents-*",
-    "dist",
-    "build",
+#: What a newcomer's shell has; the settings of pip, as the package index may be anywhere; and how this run is to be run.
+KEPT = re.compile(
+    r"(?i)POSTROOM_PORTABLE|LANG|LC_.*|TERM|TMPDIR|PIP_.*|UV_.*|.*_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
 )
+NOT_IN_A_CHECKOUT = ".git .venv* __pycache__ .*_cache .hypothesis .postroom .agents-* dist build".split()
 
 
 class Block(NamedTuple):
@@ -117,7 +109,8 @@ class Newcomer:
         expected = [line for line in lines if not line.startswith("$ ")]
         with self.shell(script) as shell:
             assert shell.stdout
-            assert [shell.stdout.readline() for _ in expected] == expected
+            printed = [shell.stdout.readline() for _ in expected]
+            assert printed == expected, (self.home.parent / "complaints").read_text(encoding="utf-8")
 
     def open_door(self, heading: str) -> None:
         found = blocks(heading)
