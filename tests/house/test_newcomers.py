@@ -194,7 +194,8 @@ def test_a_newcomer_with_nothing_but_the_readme_is_there_within_a_minute(
     with newcomer.shell(install.text, checkout) as shell:
         assert shell.stdout
         assert "Every line above was checked" in shell.stdout.read()
-    newcomer.environment["PATH"] = f"{newcomer.home}/postroom/bin:{newcomer.environment['PATH']}"
+    (activated,) = re.findall(r"\. ~/(\S+)/activate", install.text)
+    newcomer.environment["PATH"] = f"{newcomer.home / activated}:{newcomer.environment['PATH']}"
     installed_s = time.monotonic() - began_s
     newcomer.open_door(JOBS)
     talking_s, spent_s = time.monotonic() - began_s, processor_s() - spent_s
