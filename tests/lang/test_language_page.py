@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.support import DOCS
+from tests.support import DOCS, ROOT
 
 from postroom.lang.check.check import check_file
 from postroom.lang.run.context import Settings
