@@ -11,7 +11,7 @@ from postroom.cli.call import Invocation
 from postroom.cli.doctor import doors
 from postroom.cli.exit_codes import UsageError
 from postroom.doors.hosts import HOSTS
-from postroom.doors.install import plans, work
+from postroom.doors.install import lasting, plans, work
 from postroom.errors import PostroomError
 
 #: The step that is left for the user, by host.
@@ -51,15 +51,18 @@ def _wish(call: Invocation) -> plans.Wish:
 
 
 def install(call: Invocation) -> None:
-    _do(call, work.plan_install if call.args.dry_run else work.install, "installed")
+    wish = _wish(call)
+    wish = wish._replace(command=tuple(lasting.lasting_command(wish.base)))
+    _do(call, wish, work.plan_install if call.args.dry_run else work.install, "installed")
+    if wish.program != lasting.own_command() and not call.json:
+        output.write(f"it starts {wish.program[0]}: this Postroom is not installed to stay")
 
 
 def uninstall(call: Invocation) -> None:
-    _do(call, work.plan_uninstall if call.args.dry_run else work.uninstall, "uninstalled")
+    _do(call, _wish(call), work.plan_uninstall if call.args.dry_run else work.uninstall, "uninstalled")
 
 
-def _do(call: Invocation, do: Callable[[plans.Wish], list[work.FileChange]], done: str) -> None:
-    wish = _wish(call)
+def _do(call: Invocation, wish: plans.Wish, do: Callable[[plans.Wish], list[work.FileChange]], done: str) -> None:
     changes = do(wish)
     if call.json:
         kinds = [

@@ -17,6 +17,7 @@ from postroom import __version__
 from postroom.errors import PostroomError
 
 from . import codex_settings, texts
+from .lasting import own_command
 
 USER: Final = "user"
 PROJECT: Final = "project"
@@ -74,12 +75,18 @@ class Wish(NamedTuple):
     agent: str | None
     project: Path
     home: Path
+    #: What starts Postroom; None is this very installation.
+    command: tuple[str, ...] | None = None
+
+    @property
+    def base(self) -> Path:
+        """The folder that the settings are in or below."""
+        return self.home if self.scope == USER else self.project
 
     @property
     def program(self) -> list[str]:
-        """How this installation of Postroom is started, from anywhere."""
-        script = Path(sys.executable).with_name("postroom")
-        return [str(script)] if script.is_file() else [sys.executable, "-P", "-m", "postroom"]
+        """What agent programs are told to start."""
+        return list(self.command) if self.command else own_command()
 
     @property
     def hook(self) -> str:
@@ -122,18 +129,14 @@ def steps_for(wish: Wish) -> list[Step]:
     }
     steps = makers[wish.host](wish)
     if wish.host not in ("claude-code", "gemini"):  # whose own folder has it
-        steps.append(Own(_base(wish) / ".agents" / "skills" / "postroom" / "SKILL.md", texts.SKILL))
+        steps.append(Own(wish.base / ".agents" / "skills" / "postroom" / "SKILL.md", texts.SKILL))
     return steps
-
-
-def _base(wish: Wish) -> Path:
-    return wish.home if wish.scope == USER else wish.project
 
 
 def _folder(wish: Wish, variable: str, name: str) -> Path:
     """A program's folder of settings: the user's is where the variable says that the program heeds, if it is set."""
     said = os.environ.get(variable) if wish.scope == USER else None
-    return Path(os.path.abspath(said)) if said else _base(wish) / name
+    return Path(os.path.abspath(said)) if said else wish.base / name
 
 
 def _config(wish: Wish) -> Path:
@@ -204,7 +207,7 @@ def _opencode(wish: Wish) -> list[Step]:
 
 def _cursor(wish: Wish) -> list[Step]:
     rules = f"---\ndescription: {texts.DESCRIPTION}\nalwaysApply: true\n---\n\n{texts.RULES}"
-    steps: list[Step] = [JsonEntry(_base(wish) / ".cursor" / "mcp.json", ("mcpServers", "postroom"), wish.server())]
+    steps: list[Step] = [JsonEntry(wish.base / ".cursor" / "mcp.json", ("mcpServers", "postroom"), wish.server())]
     if wish.scope == PROJECT:
         steps.append(Own(wish.project / ".cursor" / "rules" / "postroom.mdc", rules))
     return steps
