@@ -272,7 +272,10 @@ COMMANDS: Final = {
         "postroom nats config --hosts a.example,b.example,c.example --for team --for builds --dir /etc/nats",
     ),
     "completion": Command(
-        "completion", "print a completion script for your shell", 'eval "$(postroom completion bash)"'
+        "completion",
+        "complete commands, options and names in your shell",
+        "postroom completion --install",
+        'eval "$(postroom completion bash)"',
     ),
 }
 

@@ -1,17 +1,20 @@
-"""`postroom completion SHELL`: commands, options and their words from our own parsers, agents' names from the room as it is."""
+"""`postroom completion`: commands, options and their words from our own parsers, agents' names from the room as it is."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import Final
 
 from postroom.cli import options, output
 from postroom.cli.call import Invocation
+from postroom.cli.exit_codes import UsageError
 from postroom.cli.table import COMMANDS
 from postroom.errors import PostroomError
 from postroom.mail import presence
 
+SHELLS: Final = ("bash", "zsh", "fish")
 #: Options whose value is an agent's name, and commands whose first word is one.
 NAME_OPTIONS: Final = ("--as", "--agent", "--from", "--to")
 NAME_COMMANDS: Final = ("send", "ask", "as")
@@ -21,12 +24,42 @@ _HARMLESS: Final = re.compile(r"[A-Za-z0-9_.@%+=:,][A-Za-z0-9_.@%+=:,/-]*")
 
 
 def completion_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish", "names"), metavar="bash|zsh|fish")
+    shell = "the shell (default: yours, from $SHELL)"
+    parser.add_argument("shell", choices=(*SHELLS, "names"), metavar="bash|zsh|fish", nargs="?", help=shell)
+    do = parser.add_mutually_exclusive_group()
+    options.flag(do, "--install", "switch completion on in every new shell of yours, and say which file was written")
+    options.flag(do, "--uninstall", "take that out again")
 
 
 def completion(call: Invocation) -> None:
-    shell = call.args.shell
+    shell = call.args.shell or os.path.basename(os.environ.get("SHELL", ""))
+    if shell not in (*SHELLS, "names"):
+        found = f"$SHELL is {os.environ['SHELL']!r}" if os.environ.get("SHELL") else "SHELL is not set"
+        raise UsageError(f"which shell? {found}; expected one of {', '.join(SHELLS)}: postroom completion bash")
+    if call.args.install or call.args.uninstall:
+        _set_up(call, shell)
+        return
     output.write(_names(call) if shell == "names" else _fish() if shell == "fish" else _filled(*_TEMPLATES[shell]))
+
+
+def _set_up(call: Invocation, shell: str) -> None:
+    """Switch completion on or off, by the same means as the settings of agent programs: known again, taken out whole."""
+    from postroom.cli.commands import install  # all of it would be loaded for each name that a shell completes
+    from postroom.doors.install import plans, work
+
+    if shell == "names":
+        raise UsageError(f"expected one of {', '.join(SHELLS)}, not names")
+    home = install.home_folder()
+    wish = plans.Wish(shell, plans.USER, None, home, home)
+    changes = work.install(wish) if call.args.install else work.uninstall(wish)
+    if call.json:
+        output.document({"shell": shell, "changes": install.kinds_of(changes)})
+        return
+    install.write_changes(changes)
+    done = "on" if call.args.install else "off"
+    already = "" if changes else " already"
+    then = f"; it works in a new {shell}" if changes and call.args.install else ""
+    output.write(f"completion is{already} {done} for {shell}{then}")
 
 
 def _names(call: Invocation) -> str:
@@ -52,7 +85,7 @@ def _values_of(name: str) -> dict[str, str]:
 
 
 _BASH: Final = """\
-# bash completion for postroom: eval "$(postroom completion bash)"
+# bash completion for postroom: postroom completion bash --install
 _postroom() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} command= i offered=
     for ((i = 1; i < COMP_CWORD; i++)); do
@@ -84,7 +117,7 @@ complete -o default -F _postroom postroom"""
 
 _ZSH: Final = """\
 #compdef postroom
-# zsh completion for postroom: eval "$(postroom completion zsh)"
+# zsh completion for postroom: postroom completion zsh --install
 _postroom() {{
     local command= i
     for ((i = 2; i < CURRENT; i++)); do
@@ -137,7 +170,7 @@ def _filled(script: str, case: str, value: str) -> str:
 
 
 def _fish() -> str:
-    lines = ["# fish completion for postroom: postroom completion fish | source", "complete -c postroom -f"]
+    lines = ["# fish completion for postroom: postroom completion fish --install", "complete -c postroom -f"]
     names = "'(postroom completion names 2>/dev/null)'"
     for name, command in COMMANDS.items():
         summary = command.summary.replace("'", "\\'")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from postroom.cli import options, output
@@ -42,12 +43,18 @@ def _wish(call: Invocation) -> plans.Wish:
     args = call.args
     scope = args.scope or plans.DEFAULT_SCOPE.get(args.host, plans.USER)
     project = options.path_of(args.project).resolve()
-    home = doors.home()
-    if home is None:
-        raise PostroomError(f"{doors.NO_HOME}; {doors.SET_HOME}, nothing was changed")
+    home = home_folder()
     if scope == plans.PROJECT and not project.is_dir():
         raise UsageError(f"{project} is not a folder")
     return plans.Wish(args.host, scope, args.name, project, home)
+
+
+def home_folder() -> Path:
+    """The user's home; PostroomError where it is unknown."""
+    home = doors.home()
+    if home is None:
+        raise PostroomError(f"{doors.NO_HOME}; {doors.SET_HOME}, nothing was changed")
+    return home
 
 
 def install(call: Invocation) -> None:
@@ -65,21 +72,30 @@ def uninstall(call: Invocation) -> None:
 def _do(call: Invocation, wish: plans.Wish, do: Callable[[plans.Wish], list[work.FileChange]], done: str) -> None:
     changes = do(wish)
     if call.json:
-        kinds = [
-            {"path": str(c.path), "change": "removed" if c.after is None else "made" if c.before is None else "changed"}
-            for c in changes
-        ]
-        output.document({"host": wish.host, "scope": wish.scope, "dry_run": call.args.dry_run, "changes": kinds})
+        told = {"host": wish.host, "scope": wish.scope, "dry_run": call.args.dry_run}
+        output.document(told | {"changes": kinds_of(changes)})
         return
     if call.args.dry_run:
         for change in changes:
             output.write(output.visible(change.diff(), keep="\n\t").rstrip("\n"))
         output.write(f"{len(changes)} files would change" if changes else "nothing would change")
         return
-    for change in changes:
-        output.write(f"{'removed' if change.after is None else 'wrote  '} {output.visible(str(change.path))}")
+    write_changes(changes)
     output.write(f"postroom is {done} for {HOSTS[wish.host].title}" + ("" if changes else " already"))
     if done == "installed":
         if not doors.has_tools():
             output.write(f"first: {doors.MORE_PACKAGES} ({doors.NO_TOOLS})")
         output.write(f"next: {NEXT[wish.host]}")
+
+
+def kinds_of(changes: Iterable[work.FileChange]) -> list[dict[str, str]]:
+    """The changed files, each with what was done to it."""
+    return [
+        {"path": str(c.path), "change": "removed" if c.after is None else "made" if c.before is None else "changed"}
+        for c in changes
+    ]
+
+
+def write_changes(changes: Iterable[work.FileChange]) -> None:
+    for change in changes:
+        output.write(f"{'removed' if change.after is None else 'wrote  '} {output.visible(str(change.path))}")

@@ -126,9 +126,10 @@ def steps_for(wish: Wish) -> list[Step]:
         "cursor": _cursor,
         "vscode": _vscode,
         "windsurf": _windsurf,
+        **dict.fromkeys(texts.SHELLS, _shell),
     }
     steps = makers[wish.host](wish)
-    if wish.host not in ("claude-code", "gemini"):  # whose own folder has it
+    if wish.host not in ("claude-code", "gemini", *texts.SHELLS):  # whose own folder has it, or has no agents
         steps.append(Own(wish.base / ".agents" / "skills" / "postroom" / "SKILL.md", texts.SKILL))
     return steps
 
@@ -237,3 +238,14 @@ def _windsurf(wish: Wish) -> list[Step]:
     if legacy.is_dir():  # the older agent of the same program
         steps.append(JsonEntry(legacy / "mcp_config.json", ("mcpServers", "postroom"), entry))
     return steps
+
+
+def _shell(wish: Wish) -> list[Step]:
+    """Completion. fish looks for a file of its own; the other two read what their settings say, a login bash others."""
+    text = texts.SHELLS[wish.host]
+    if wish.host == "fish":
+        return [Own(_config(wish) / "fish" / "completions" / "postroom.fish", text)]
+    bash = ".bash_profile" if sys.platform == "darwin" else ".bashrc"
+    page = wish.home / bash if wish.host == "bash" else _folder(wish, "ZDOTDIR", "") / ".zshrc"
+    block = f"{texts.SHELL_START}\n{text}{texts.SHELL_END}\n"
+    return [MarkedBlock(page, block, texts.SHELL_START, texts.SHELL_END)]

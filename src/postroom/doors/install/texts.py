@@ -152,3 +152,28 @@ export const Postroom = async ({ client, directory }) => {
   }
 }
 """
+
+#: Completion in a shell, by its name. The script is asked for when it is first needed: that costs a new shell nothing, and
+#: is never older than the installed Postroom.
+SHELLS: Final = {
+    "bash": """\
+_postroom_load() {
+    eval "$(postroom completion bash 2>/dev/null)"
+    return 124  # bash asks again
+}
+complete -o default -F _postroom_load postroom
+""",
+    "zsh": """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+_postroom() {
+    unfunction _postroom
+    eval "$(postroom completion zsh 2>/dev/null)"
+    (( $+functions[_postroom] )) && _postroom
+}
+compdef _postroom postroom
+""",
+    "fish": "postroom completion fish 2>/dev/null | source\n",
+}
+#: The block for the shell's own file of settings.
+SHELL_START: Final = "# postroom:start (written by `postroom completion --install`)"
+SHELL_END: Final = "# postroom:end"
