@@ -24,7 +24,7 @@ from .support import PATIENCE_S, Cli, start
 CANARY = "canary-9f3c"
 USERS = f'accounts {{ A: {{ users: [ {{ user: "ada", password: "{CANARY}" }} ], jetstream: enabled }} }}'
 #: Commands that open no room, and those that start others, which have tests of their own below.
-WITHOUT_ROOM = {"check", "fmt", "build", "install", "uninstall", "completion", "nats", "pool", "bench", "hook"}
+WITHOUT_ROOM = {"check", "fmt", "build", "install", "uninstall", "completion", "nats", "pool", "bench", "hook", "help"}
 ELSEWHERE = {"web", "mcp", "demo", "as", "run"}
 #: With an answer or without: what matters is what they write.
 WORDS = {

@@ -64,6 +64,7 @@ EVERY_COMMAND: dict[str, list[str]] = {
     "bench": ["--help"],
     "nats": ["config", "--dir", "made-nats", "--no-tls"],
     "completion": ["bash"],
+    "help": ["guide"],
 }
 
 

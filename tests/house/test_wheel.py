@@ -51,7 +51,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "postroom/stores/sqlite/schema.sql",
         "postroom/stores/files/readme.md",
         "postroom/cli/__init__.py",
+        "postroom/docs/guide.md",
     } <= set(names)
+    pages = {f"postroom/docs/{page.relative_to(ROOT / 'docs').as_posix()}" for page in (ROOT / "docs").rglob("*.md")}
+    assert {name for name in names if name.startswith("postroom/docs/")} == pages
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"postroom"}
     assert not [name for name in names if name.endswith((".pyc", ".db"))]
 
@@ -65,6 +68,7 @@ def test_the_wheel_installs_into_an_empty_environment_and_its_command_runs(wheel
     run(*pip, "install", "-q", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
 
     assert run(postroom, "--version", cwd=tmp_path).startswith("postroom ")
+    assert run(postroom, "help", "guide", cwd=tmp_path) == (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     run(postroom, "init", cwd=tmp_path)
     id = run(postroom, "send", "bob", "hello from a wheel", "--as", "ada", "--new", cwd=tmp_path).strip()
     taken = run(postroom, "receive", "--as", "bob", "--ack", cwd=tmp_path)

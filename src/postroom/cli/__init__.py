@@ -10,7 +10,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
 from postroom import __version__
@@ -85,10 +85,6 @@ def _dispatch(words: list[str]) -> int:
     before, name, after = _split(words)
     if name is None or "--help" in before or "-h" in before:
         return _without_command(before)
-    if name == "help":
-        before, name, after = [], next(iter(after), ""), ["--help"]
-        if not name:
-            return _without_command(["--help"])
     if name == "version":
         return _without_command(["--version"])
     if name not in COMMANDS:
@@ -114,19 +110,31 @@ def _without_command(options: list[str]) -> int:
         return exit_codes.DONE
     if options and not {"--help", "-h"} & set(options):
         raise exit_codes.UsageError(f"no command was given after {options[-1]!r}; `postroom --help` lists them all")
-    print(_overview())
+    print(overview())
     return exit_codes.DONE if options else exit_codes.USAGE
 
 
-def _overview() -> str:
+def overview() -> str:
+    """Every command and every page of the documents."""
+    from . import pages
+
     lines = ["usage: postroom [--room URL] [--json] [--plain] [--as NAME] COMMAND ...", ""]
     lines.append("Messages between programs and agents that are not lost.")
     for title, names in GROUPS:
         lines += ["", f"{title}:"]
         lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
     lines += ["", "`postroom COMMAND --help` tells more, with an example.", ""]
+    lines += ["Pages that `postroom help TOPIC` prints (`postroom help topics` has their titles):"]
+    lines += [f"  {line}" for line in _wrapped(pages.topics())]
+    lines += [f"The same pages on the web, once the project is published: {pages.SITE}", ""]
     lines.append("Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exit_codes.MEANING.items()))
     return "\n".join(lines)
+
+
+def _wrapped(words: Iterable[str]) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(" ".join(words), 96, break_on_hyphens=False)
 
 
 def _near(name: str) -> str:

@@ -271,6 +271,15 @@ COMMANDS: Final = {
         "postroom nats config --nodes 3",
         "postroom nats config --hosts a.example,b.example,c.example --for team --for builds --dir /etc/nats",
     ),
+    "help": Command(
+        "pages",
+        "every command and page, or one of them",
+        "postroom help",
+        "postroom help send",
+        "postroom help guide",
+        "postroom help topics",
+        function="tell",
+    ),
     "completion": Command(
         "completion",
         "complete commands, options and names in your shell",
@@ -290,7 +299,10 @@ GROUPS: Final = (
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),
     ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
-    ("Rooms", ("init", "allow", "doctor", "requeue", "replay", "purge", "as", "demo", "bench", "nats", "completion")),
+    (
+        "Rooms",
+        ("init", "allow", "doctor", "requeue", "replay", "purge", "as", "demo", "bench", "nats", "completion", "help"),
+    ),
 )
 
 #: Names that others give to what a command does here.

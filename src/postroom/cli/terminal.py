@@ -25,3 +25,11 @@ def draw_table(columns: Sequence[str], rows: list[list[str]], title: str) -> Non
         drawn.add_row(*(Text(cell) for cell in row))
     sys.stdout.flush()
     console().print(drawn)
+
+
+def draw_page(text: str) -> None:
+    """Write a page of the documents, which is Markdown."""
+    from rich.markdown import Markdown  # tables do not need it, and it takes longer to load than they do
+
+    sys.stdout.flush()
+    console().print(Markdown(text, hyperlinks=False))

@@ -20,6 +20,7 @@ from postroom.cli import output
 from postroom.cli.call import Invocation
 from postroom.cli.demo.agents import JOBS
 from postroom.cli.demo.program import EXPECTED, play
+from postroom.cli.pages import see
 from postroom.core.config import FOLDER, URL_VARIABLE, address_of
 from postroom.errors import PostroomError
 from postroom.mail.agent import Agent
@@ -216,4 +217,4 @@ def _show(call: Invocation, receipts: list[Receipt], story: Story, program: Any)
     held = next(receipt for receipt in receipts if receipt.id == story.held)
     output.table(("event", "time", "agent", "detail"), held.events, title="The ledger of job 3")
     output.write("")
-    output.write("Every line above was checked. Next: `postroom init`, docs/guide.md, and docs/language.md.")
+    output.write(f"Every line above was checked. Next: `postroom init`, {see('guide')}, and {see('language')}.")

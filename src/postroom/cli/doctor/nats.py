@@ -8,6 +8,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+from postroom.cli.pages import see
+
 from . import FAIL, OK, WARN, Check
 
 #: The first version with all repairs that a room was tested with.
@@ -17,7 +19,7 @@ CLOCK_APART_S: Final = 1.0
 SLOW_MS: Final = 50.0
 #: From this share of their account's limit on, sends are refused (stores/nats/reserve.py).
 NEARLY_FULL: Final = 0.9
-_ADVICE_SYNC: Final = "see docs/operations.md: `sync_interval: always` in each server's jetstream block"
+_ADVICE_SYNC: Final = f"`sync_interval: always` in each server's jetstream block; see {see('operations')}"
 
 
 def nats_checks(store: Any, monitors: Sequence[str]) -> Iterator[Check]:
