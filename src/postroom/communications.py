@@ -44,16 +44,16 @@ _PAGE: Final = 1000
 class Message:
     """An envelope to fill in by hand; `CommunicationSystem.send_message` makes its own."""
 
-    id: str
-    type: str
-    version: str
-    timestamp: str
-    from_agent: str
-    channel: str
-    priority: int
-    payload: dict[str, Any]
-    correlation_id: str | None = None
-    to_agent: str | None = None
+    id: str  # a UUID
+    type: str  # what kind of message it is
+    version: str  # of the envelope's format
+    timestamp: str  # when it was made, as ISO 8601 text
+    from_agent: str  # who sends it
+    channel: str  # where
+    priority: int  # from 1 to 10; 10 comes first
+    payload: dict[str, Any]  # the content: a JSON object
+    correlation_id: str | None = None  # what it belongs to
+    to_agent: str | None = None  # for whom it is; None: for the first that claims it
 
     @classmethod
     def create(
@@ -169,9 +169,9 @@ class CommunicationSystem:
     """
 
     def __init__(self, project_root: str | Path, *, clock: Clock = SYSTEM) -> None:
-        self.project_root = Path(project_root).resolve()
-        self.comm_dir = self.project_root / ".claude" / "communications"
-        self.db_path = self.comm_dir / "messages.db"
+        self.project_root = Path(project_root).resolve()  # the project's folder
+        self.comm_dir = self.project_root / ".claude" / "communications"  # where the broker keeps its files
+        self.db_path = self.comm_dir / "messages.db"  # its database
         self._clock = clock
         self._lock = threading.Lock()
         self._opened: Gateway | None = None

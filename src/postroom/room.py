@@ -65,7 +65,7 @@ class Room:
     """An open room. Shared by all threads of its process; another process opens it for itself."""
 
     def __init__(self, gateway: Gateway, url: RoomUrl) -> None:
-        self.url = url
+        self.url = url  # its address; as text it is shown without a password
         #: The folder that the room lives in; None when it lives elsewhere.
         self.folder: Path | None = room_folder(url)
         self._gateway = gateway
@@ -86,10 +86,12 @@ class Room:
 
     @property
     def config(self) -> Config:
+        """The settings that it was opened with."""
         return self._gateway.config
 
     @property
     def clock(self) -> Clock:
+        """Where its time comes from."""
         return self._gateway.clock
 
     @property

@@ -1,4 +1,4 @@
-"""The documents say what the code says: the diagram of states, the reference of commands, the programs of the guide.
+"""The documents say what the code says: the diagram of states, the reference, the programs of the guide.
 
 `python -m tests.house.test_docs` writes the generated parts again.
 """
@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.house import command_reference, reference
 from tests.house.test_layers import EXCEPTIONS, LAYERS, SOURCE, all_imports, reachable
 from tests.support import DOCS, ROOT
 
 import postroom
 from postroom.board.actions import ACTIONS
 from postroom.board.task import MOVES as TASK_MOVES
-from postroom.cli import options
-from postroom.cli.table import COMMANDS, GROUPS
 from postroom.core.config import GRACE_S
 from postroom.core.states import FINISHED, MOVES, PUBLIC_NAME, State
 
@@ -50,31 +49,6 @@ def states_text() -> str:
         sources = ", ".join(source.name for source in sorted(move.sources))
         lines.append(f"| {move.event} | {sources} | {move.target.name} | {move.meaning} |")
     return "\n".join(lines)
-
-
-def commands_text() -> str:
-    """Every command with its arguments and an example."""
-    parts = []
-    for title, names in GROUPS:
-        parts.append(f"### {title}")
-        parts += [_command_text(name) for name in names]
-    return "\n\n".join(parts)
-
-
-def _command_text(name: str) -> str:
-    command = COMMANDS[name]
-    common = len(options.parser_for(name)._actions)
-    own = options.command_of(name)[0]._actions[common:]
-    words = [str(action.metavar or action.dest) for action in own if not action.option_strings]
-    lines = [f"**`{' '.join(['postroom', name, *words])}`** {command.summary}.", ""]
-    for action in own:
-        choices = "|".join(map(str, action.choices)) if action.choices and action.option_strings else ""
-        value = "" if action.nargs == 0 else f" {action.metavar or choices}"
-        label = ", ".join(action.option_strings) + value if action.option_strings else str(action.metavar)
-        if action.help:
-            lines.append(f"- `{label}`: {action.help}")
-    lines += ["", *(f"      {example}" for example in command.examples)]
-    return "\n".join(lines).replace("\n\n\n", "\n\n")
 
 
 def task_states_text() -> str:
@@ -115,7 +89,6 @@ def packages_text() -> str:
 GENERATED = {
     ("architecture.md", "packages"): packages_text,
     ("guarantees/states.md", "states"): states_text,
-    ("cli.md", "commands"): commands_text,
     ("board.md", "task-states"): task_states_text,
     ("board.md", "actions"): actions_text,
 }
@@ -139,6 +112,15 @@ def write_generated() -> None:
         match = part_of(page, part)
         text = match.string[: match.start(2)] + f"\n{make()}\n\n" + match.string[match.end(2) :]
         (DOCS / page).write_text(text, encoding="utf-8")
+    for page, text in reference_pages().items():
+        (DOCS / page).parent.mkdir(parents=True, exist_ok=True)
+        (DOCS / page).write_text(text, encoding="utf-8")
+
+
+def reference_pages() -> dict[str, str]:
+    """Every page that is generated as a whole."""
+    pages = reference.pages() | command_reference.pages()
+    return {"reference.md": reference.index()} | {f"reference/{name}": text for name, text in pages.items()}
 
 
 def test_every_path_on_the_map_is_there() -> None:

@@ -32,15 +32,15 @@ class HeldTask:
     """
 
     def __init__(self, book: Book, value: Value, lease_s: float, process: str | None) -> None:
-        self.id: str = value["id"]
-        self.title: str = value["title"]
-        self.payload: dict[str, Any] = value["payload"]
-        self.after: tuple[str, ...] = tuple(value["after"])
+        self.id: str = value["id"]  # its name on the board
+        self.title: str = value["title"]  # what is to be done
+        self.payload: dict[str, Any] = value["payload"]  # what its owner needs to know
+        self.after: tuple[str, ...] = tuple(value["after"])  # the tasks that were done before it
         #: The agent that claimed it.
         self.agent: str = value["owner"] or value.get("last_owner") or ""
         #: The fencing token: grows with every claim of this task. For owners that write elsewhere.
         self.token: int = value["token"]
-        self.lease_s = lease_s
+        self.lease_s = lease_s  # for how long a claim or an extension holds
         #: None while it is the owner's to settle; then whether settling counted.
         self.settled: bool | None = None
         self._book = book

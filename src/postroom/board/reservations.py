@@ -34,13 +34,13 @@ Value = dict[str, Any]
 class Reserved(NamedTuple):
     """A reservation as it stands."""
 
-    id: str
-    agent: str
-    globs: tuple[str, ...]
-    exclusive: bool
-    why: str | None
-    until: str
-    since: str
+    id: str  # the reservation's
+    agent: str  # whose it is
+    globs: tuple[str, ...]  # the patterns
+    exclusive: bool  # False: others may reserve the same, as shared
+    why: str | None  # what its agent works on
+    until: str  # when it ends, as ISO 8601 text
+    since: str  # when it was made, as ISO 8601 text
 
     def to_dict(self) -> dict[str, Any]:
         """The reservation as plain data."""
@@ -52,10 +52,10 @@ class Reservation:
 
     def __init__(self, reservations: Reservations, id: str, value: Value) -> None:
         self._reservations = reservations
-        self.id = id
-        self.agent: str = value["agent"]
-        self.globs: tuple[str, ...] = tuple(value["globs"])
-        self.exclusive: bool = value["exclusive"]
+        self.id = id  # the reservation's
+        self.agent: str = value["agent"]  # whose it is
+        self.globs: tuple[str, ...] = tuple(value["globs"])  # the patterns
+        self.exclusive: bool = value["exclusive"]  # False: others may reserve the same, as shared
 
     def release(self) -> bool:
         """Let others have the files. False when it had ended already."""

@@ -51,21 +51,20 @@ Value = dict[str, Any]
 class Task(NamedTuple):
     """A task as it stands at this moment. Reading one changes nothing."""
 
-    id: str
-    title: str
+    id: str  # its name on the board
+    title: str  # what is to be done
     #: ready, claimed, done, blocked or aborted; a claim whose lease ended or whose owner is gone is ready again.
     state: str
     #: The agent that works on it, or did last.
     owner: str | None
-    #: The tasks that must be done before it, and those of them that are not.
-    after: tuple[str, ...]
-    unmet: tuple[str, ...]
+    after: tuple[str, ...]  # the tasks that must be done before it
+    unmet: tuple[str, ...]  # those of them that are not done
     #: When the owner's lease ends, as ISO 8601 text, while it is claimed.
     lease_until: str | None
     #: The fencing token of the last claim: grows with every claim and abort.
     token: int
-    payload: dict[str, Any]
-    result: Any
+    payload: dict[str, Any]  # what its owner needs to know
+    result: Any  # what its owner reported
     #: What was said when it was blocked, aborted or released.
     why: str | None
     #: The agent that is told of `done` and `blocked`.

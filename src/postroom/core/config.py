@@ -53,36 +53,34 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
 
     #: "normal" survives the death of any process; "full" survives a power cut too, and costs an fsync per change.
     sync: str = "normal"
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES
-    max_deliveries: int = 3
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES  # the longest payload, as JSON
+    max_deliveries: int = 3  # after so many failed deliveries a message is dead
     #: A receiver that lives keeps a message for this long at most, however often its lease is extended; None: no limit.
     max_hold_s: float | None = 3600.0
     #: A message caused by a message caused by …: at most this many steps.
     max_hops: int = 8
-    #: Sends per second and sender, over all processes; None is no limit. `rate_burst` may come at once.
+    #: Sends per second and sender, over all processes; None is no limit.
     rate_per_s: float | None = None
-    rate_burst: int | None = None
+    rate_burst: int | None = None  # may come at once; None: as many as the rate allows in a second
     #: The same for one sender to one recipient: what ends two agents that keep each other busy.
     pair_rate_per_s: float | None = None
-    pair_rate_burst: int | None = None
-    #: Finished messages are kept for replay until one of these is crossed.
-    keep_s: float = 7 * 86400.0
-    keep_count: int = 1_000_000
-    keep_bytes: int = 1024**3
-    busy_timeout_s: float = 5.0
+    pair_rate_burst: int | None = None  # may come at once, between the two
+    keep_s: float = 7 * 86400.0  # finished messages are kept, for replay, for this long
+    keep_count: int = 1_000_000  # of finished messages at most so many are kept
+    keep_bytes: int = 1024**3  # and at most so much of them
+    busy_timeout_s: float = 5.0  # how long to wait for others' write lock before RoomBusy
     #: Only of rooms in files: whether the folder's group takes part too, or its owner alone.
     group: bool = False
     #: Rooms on servers: how long one operation waits through reconnects and elections before it gives up.
     server_timeout_s: float = 20.0
     #: Copies of a room that the servers keep; 0 is three where there are several servers.
     replicas: int = 0
-    #: What the servers want to see: a credentials file, or a user and the file with its password; certificates.
-    creds: str | None = None
-    user: str | None = None
-    password_file: str | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
+    creds: str | None = None  # a credentials file that the servers want to see
+    user: str | None = None  # or a user that they know
+    password_file: str | None = None  # the file with that user's password
+    tls_ca: str | None = None  # the authority whose certificates the servers must show
+    tls_cert: str | None = None  # our own certificate
+    tls_key: str | None = None  # the key of that certificate
 
 
 class RoomUrl(msgspec.Struct, frozen=True):

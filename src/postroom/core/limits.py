@@ -30,8 +30,8 @@ class TokenBucket:
             raise ValueError(f"capacity must be more than 0, not {capacity!r}")
         if not refill_rate >= 0:
             raise ValueError(f"refill_rate must be 0 or more tokens per second, not {refill_rate!r}")
-        self.capacity = capacity
-        self.refill_rate = refill_rate
+        self.capacity = capacity  # the most tokens that there can be
+        self.refill_rate = refill_rate  # tokens per second
         self._clock = clock
         #: Held by every method. Hold it yourself to look at `tokens` and set them in one step.
         self.lock = threading.RLock()
@@ -114,9 +114,9 @@ def _check_tokens(tokens: float) -> None:
 class CircuitState(Enum):
     """Whether calls pass: all of them, none, or one to try."""
 
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
+    CLOSED = "closed"  # all calls pass
+    OPEN = "open"  # none does
+    HALF_OPEN = "half_open"  # one may try
 
 
 class CircuitBreaker:
@@ -132,12 +132,12 @@ class CircuitBreaker:
             raise ValueError(f"failure_threshold must be 1 or more, not {failure_threshold!r}")
         if not timeout >= 0:
             raise ValueError(f"timeout must be 0 or more seconds, not {timeout!r}")
-        self.failure_threshold = failure_threshold
-        self.timeout = timeout
-        self.failures = 0
+        self.failure_threshold = failure_threshold  # so many failures in a row open it
+        self.timeout = timeout  # seconds until one call may try
+        self.failures = 0  # failures in a row so far
         #: When a call failed last, in seconds of the wall clock, for people to read; None when none has.
         self.last_failure_time: float | None = None
-        self.state = CircuitState.CLOSED
+        self.state = CircuitState.CLOSED  # closed, open or half open
         self._clock = clock
         self._lock = threading.Lock()
         self._failed_ns = 0

@@ -51,40 +51,38 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
     Its state is judged at the moment of reading: an ended lease or an expiry counts at once.
     """
 
-    id: str
-    type: str = DEFAULT_TYPE
-    version: str = VERSION
-    payload: dict[str, Any] = {}
-    from_agent: str = ""
-    to_agent: str | None = None
-    channel: str = DEFAULT_CHANNEL
-    priority: int = DEFAULT_PRIORITY
-    timestamp_ms: int = 0
-    correlation_id: str | None = None
-    expires_at_ms: int | None = None
-    delivery_count: int = 0
-    chain_id: str | None = None
-    hop_count: int = 0
-    lane: str = "agent"
-    trace: str | None = None
+    id: str  # a UUID of version 7: ids sort as the messages were sent
+    type: str = DEFAULT_TYPE  # what kind of message it is
+    version: str = VERSION  # of the envelope's format
+    payload: dict[str, Any] = {}  # the content: a JSON object
+    from_agent: str = ""  # who sent it
+    to_agent: str | None = None  # for whom it is; None: for the first that claims it in its channel
+    channel: str = DEFAULT_CHANNEL  # where it was sent
+    priority: int = DEFAULT_PRIORITY  # from 1 to 10; 10 comes first
+    timestamp_ms: int = 0  # when it was sent, by the wall clock
+    correlation_id: str | None = None  # what it belongs to, by the sender's word
+    expires_at_ms: int | None = None  # when it expires, by the wall clock; None: never
+    delivery_count: int = 0  # how many times it was delivered
+    chain_id: str | None = None  # the message that began the chain of causes; None: this one did
+    hop_count: int = 0  # how many messages caused each other before it
+    lane: str = "agent"  # "agent", or "human" when a person's token sent it
+    trace: str | None = None  # the sender's trace context
     #: Where it stands, as stores tell it; `state` is the word for it.
     exact_state: State = State.READY
-    max_deliveries: int = 3
-    error: str | None = None
-    idempotency_key: str | None = None
-    #: The agent that claimed it last, the claim's fencing token, and when its lease ends (wall clock, while claimed).
-    claimed_by: str | None = None
-    owner: str | None = None
-    token: int = 0
-    lease_until_ms: int | None = None
-    last_delivered_ms: int | None = None
+    max_deliveries: int = 3  # after so many failed deliveries it is dead
+    error: str | None = None  # why it ended badly, or its last delivery did
+    idempotency_key: str | None = None  # the sender's: a repeat with the same key is not stored again
+    claimed_by: str | None = None  # the agent that claimed it last
+    owner: str | None = None  # the process with which the last claim ends; None: by time alone
+    token: int = 0  # the fencing token of the last claim
+    lease_until_ms: int | None = None  # when the claim ends, by the wall clock, while it is claimed
+    last_delivered_ms: int | None = None  # when it was claimed last, by the wall clock
     #: When a delayed message becomes claimable (wall clock, while delayed).
     due_ms: int | None = None
     #: The process that waits for the answer to this question, while it does.
     waiter: str | None = None
-    #: The id of the question that this answers; the id of the message that this is a replay of.
-    answer_to: str | None = None
-    replay_of: str | None = None
+    answer_to: str | None = None  # the id of the question that this answers
+    replay_of: str | None = None  # the id of the message that this is a replay of
 
     @property
     def timestamp(self) -> str:
@@ -121,7 +119,7 @@ class MessageWithLedger(Message, kw_only=True, frozen=True):
     reading two hundred messages, and few readers look at them.
     """
 
-    ledger: tuple[LedgerEntry, ...] = ()
+    ledger: tuple[LedgerEntry, ...] = ()  # every step so far, each with `event`, `time_ms`, `agent` and `detail`
 
     def fill(self, ledger: tuple[LedgerEntry, ...]) -> Self:
         """For stores, which make all messages in one way: put the ledger into a message that nobody has seen yet."""

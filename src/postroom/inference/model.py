@@ -16,13 +16,12 @@ TIMEOUT_S: Final = 60.0
 class Completion(NamedTuple):
     """What a model said, and what it cost. Counts are None where the model does not tell them."""
 
-    text: str
-    model: str
-    prompt_tokens: int | None = None
-    tokens: int | None = None
-    #: From the call until the first byte of the answer, and until its end.
-    first_byte_ms: float = 0.0
-    total_ms: float = 0.0
+    text: str  # the answer
+    model: str  # the model that gave it
+    prompt_tokens: int | None = None  # of the question
+    tokens: int | None = None  # of the answer
+    first_byte_ms: float = 0.0  # from the call until the first byte of the answer
+    total_ms: float = 0.0  # from the call until the end of the answer
 
 
 class ModelRequest(NamedTuple):

@@ -43,8 +43,8 @@ class Agent:
 
     def __init__(self, gateway: Gateway, name: str, *, transient: bool = False) -> None:
         check_names(name=name)
-        self.name = name
-        self.transient = transient
+        self.name = name  # its name in the room
+        self.transient = transient  # whether it was only seen, and its claims outlive the program
         self._gateway = gateway
         self._waited = False  # whether the last `receive` found nothing at first
         self._usual_want = Want(

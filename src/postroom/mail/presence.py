@@ -60,14 +60,14 @@ _seen_alive_ns: dict[str, int] = {}  # process -> when it was seen to run
 class AgentInfo(NamedTuple):
     """What is known of one agent. `alive` is None when its processes cannot be seen from here."""
 
-    name: str
-    status: str
-    alive: bool | None
-    current_task: str | None
-    last_heartbeat: str
-    pending: int
-    processes: list[str]
-    transient: bool
+    name: str  # the agent's
+    status: str  # active, stopped, gone, seen, or what the agent says of itself
+    alive: bool | None  # whether a process has it open; None: cannot be seen from here
+    current_task: str | None  # what it said last that it works on
+    last_heartbeat: str  # when it was last heard of, as ISO 8601 text
+    pending: int  # how many messages wait for it
+    processes: list[str]  # those that have it open
+    transient: bool  # whether only commands or hooks speak in its name
 
 
 def enter(gateway: Gateway, name: str, *, transient: bool) -> None:

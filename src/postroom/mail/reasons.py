@@ -37,10 +37,10 @@ class Reason(NamedTuple):
     that were perhaps meant. `text` says all of it in one sentence, in which the names and words of others stand.
     """
 
-    kind: str
-    text: str
-    until: str | None = None
-    near: tuple[str, ...] = ()
+    kind: str  # one of those words
+    text: str  # the whole reason as a sentence
+    until: str | None = None  # when that ends by itself
+    near: tuple[str, ...] = ()  # names that were perhaps meant
 
 
 def why(gateway: Gateway, message: MessageWithLedger) -> Reason:

@@ -14,48 +14,48 @@ _FAILED: Final = frozenset({"retried", "released", "dead"})
 class Event(NamedTuple):
     """One line of a message's ledger; the time is ISO 8601 text."""
 
-    event: str
-    time: str
-    agent: str | None
-    detail: str | None
+    event: str  # what happened: stored, claimed, acked, …
+    time: str  # when, as ISO 8601 text
+    agent: str | None  # through whom
+    detail: str | None  # what was said, such as the reason
 
 
 class Receipt(NamedTuple):
     """What became of a message so far. `state`: stored, claimed, acked, answered, refused, expired or dead."""
 
-    id: str
-    state: str
+    id: str  # the message's
+    state: str  # where it stands
     #: Whether somebody of the recipient's name was ever in the room; True for mail to nobody in particular.
     recipient_known: bool
-    events: list[Event]
-    message: MessageWithLedger
+    events: list[Event]  # every step so far, the oldest first
+    message: MessageWithLedger  # the message itself
 
 
 class Attempt(NamedTuple):
     """One delivery that failed: its receiver, from when to when, and the error."""
 
-    agent: str | None
-    claimed_at: str
-    ended_at: str
-    error: str | None
+    agent: str | None  # the receiver
+    claimed_at: str  # from when, as ISO 8601 text
+    ended_at: str  # to when
+    error: str | None  # why it failed
 
 
 class DeadLetter(NamedTuple):
     """A message that was set aside, with every attempt to deliver it."""
 
-    id: str
-    error: str | None
-    attempts: list[Attempt]
-    message: MessageWithLedger
+    id: str  # the message's
+    error: str | None  # why it was set aside
+    attempts: list[Attempt]  # each delivery that failed
+    message: MessageWithLedger  # the message itself
 
 
 class Wait(NamedTuple):
     """An asker that waits for an answer right now; `peer` None: the first to claim the question."""
 
-    asker: str
-    peer: str | None
-    question_id: str
-    since: str
+    asker: str  # the agent that waits
+    peer: str | None  # whose answer it waits for
+    question_id: str  # the question's message
+    since: str  # since when, as ISO 8601 text
 
 
 def receipt_of(message: MessageWithLedger, *, recipient_known: bool) -> Receipt:

@@ -89,7 +89,7 @@ class Coordinator:
         clock: Clock | None = None,
         **rules: Any,
     ) -> None:
-        self.pool = pool
+        self.pool = pool  # the pool that judges
         self.clock = clock or (room.gateway.clock if room is not None else SYSTEM)
         max_hops = rules.pop("max_hops", room.gateway.config.max_hops if room is not None else Config().max_hops)
         self._half_life_s = half_life_s

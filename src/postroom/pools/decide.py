@@ -62,27 +62,26 @@ OPEN: Final = frozenset((Trigger.WAITING, Trigger.FAST_PATH))
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The rules, and what is known of the message. Moments are seconds of one clock that only goes forward."""
 
-    half_life_s: float = MIN_HALF_LIFE_S
-    deadline_s: float = 5.0
+    half_life_s: float = MIN_HALF_LIFE_S  # in which a confidence loses half of its weight
+    deadline_s: float = 5.0  # at the latest then the decision is closed
     #: So many last words are enough; None: all of them.
     quorum: int | None = None
     #: When first looks are enough for an open decision; None: never.
     fast_path_s: float | None = 0.1
-    max_responders: int = 1
+    max_responders: int = 1  # so many may answer
     #: Below this a second or third does not answer; the best one always may.
     min_confidence: float = 0.3
     #: How much of its confidence a persona that has just spoken loses in the ranking; half of that after the half-life.
     diversity: float = 0.2
-    diversity_half_life_s: float = 60.0
-    max_hops: int = 8
+    diversity_half_life_s: float = 60.0  # in which the loss is halved
+    max_hops: int = 8  # a longer chain of messages is answered by nobody
 
     # The message
-    message_id: str = ""
-    sender: str | None = None
-    hop_count: int = 0
-    #: When it was sent, and when it began to be considered.
-    message_at: float = 0.0
-    began_at: float = 0.0
+    message_id: str = ""  # the message
+    sender: str | None = None  # who sent it, and so does not answer it
+    hop_count: int = 0  # how many messages caused each other before it
+    message_at: float = 0.0  # when it was sent
+    began_at: float = 0.0  # when it began to be considered
     #: When each participant was last granted.
     spoken: Mapping[str, float] = msgspec.field(default_factory=dict)
 
@@ -103,15 +102,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True):
     """What became of one participant. `confidence` is what it said; `decayed` what is left of that at the decision."""
 
-    granted: bool
-    reason: Reason | None = None
-    confidence: float | None = None
-    decayed: float | None = None
+    granted: bool  # whether it answers
+    reason: Reason | None = None  # why it does not
+    confidence: float | None = None  # what it said
+    decayed: float | None = None  # what is left of that
     #: By which it was ranked among those that want to answer. Made from what it said: all that is known of one message
     #: is equally old, so that age does not change the order.
     score: float | None = None
-    stage: str | None = None
-    reasoning: str = ""
+    stage: str | None = None  # quick or deep
+    reasoning: str = ""  # why, in its words
 
 
 class Late(msgspec.Struct, frozen=True):
@@ -125,15 +124,15 @@ class Late(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """Which personas answer a message, and why the others do not. An open one may still be revised."""
 
-    message_id: str
-    trigger: Trigger
-    outcomes: dict[str, Outcome]
+    message_id: str  # the message that was considered
+    trigger: Trigger  # what made the decision
+    outcomes: dict[str, Outcome]  # what became of each participant: granted, or a reason
     #: Those that answer, the best first.
     granted: tuple[str, ...]
     #: Seconds after the message began to be considered.
     after_s: float
-    half_life_s: float
-    seed: int
+    half_life_s: float  # in which a confidence loses half of its weight
+    seed: int  # decides between equals
     #: How often it was revised while it was open.
     revision: int = 0
     #: Results that came too late to count.

@@ -24,18 +24,18 @@ class Evaluation(msgspec.Struct, frozen=True):
     the last word. The times are apart: in the queue, at work, and from request to result as the caller saw it.
     """
 
-    message_id: str
-    confidence: float | None = None
-    should_respond: bool = False
-    reasoning: str = ""
-    processing_time_ms: float = 0.0
-    queue_delay_ms: float = 0.0
-    round_trip_ms: float = 0.0
-    state: EvaluationState = "ok"
-    stage: Stage = "deep"
-    error: str | None = None
-    persona_id: str | None = None
-    model: str | None = None
+    message_id: str  # the message that was judged
+    confidence: float | None = None  # from 0 to 1; None unless `state` is ok
+    should_respond: bool = False  # whether the persona would answer
+    reasoning: str = ""  # why, in the model's words
+    processing_time_ms: float = 0.0  # at work
+    queue_delay_ms: float = 0.0  # in the queue
+    round_trip_ms: float = 0.0  # from request to result, as the caller saw it
+    state: EvaluationState = "ok"  # ok, unparsed or error
+    stage: Stage = "deep"  # quick or deep
+    error: str | None = None  # why there is no verdict
+    persona_id: str | None = None  # who judged
+    model: str | None = None  # the model that was asked
 
     def __post_init__(self) -> None:
         if self.state == "ok":

@@ -74,10 +74,10 @@ class PoolWorker:
     def __init__(
         self, name: str, context: Mapping[str, Any], plan: WorkerPlan, loop: PoolLoop, keeper: WorkerOwner
     ) -> None:
-        self.name = name
-        self.context = {"persona_id": name, **context}
-        self.figures = WorkerFigures()
-        self.exits: list[Exit] = []
+        self.name = name  # by which the pool knows it
+        self.context = {"persona_id": name, **context}  # what it was given to work with: persona, model, prompt
+        self.figures = WorkerFigures()  # what it has done so far
+        self.exits: list[Exit] = []  # ends of its process that nobody asked for, the last hundred
         #: Its requests. For the pool.
         self.requests = RequestQueue(name, plan, loop, self.figures)
         self._plan = plan

@@ -68,7 +68,7 @@ class Mailbox:
     """One mailbox: first in, first out. Any member sends, any member receives, each message goes to one of them."""
 
     def __init__(self, member: Member, search: Search, name: str) -> None:
-        self.name = name
+        self.name = name  # the mailbox's
         self._member = member
         self._search = search
         self._record = member.record

@@ -53,10 +53,10 @@ Value = dict[str, Any]
 class Failure(NamedTuple):
     """Why a session failed: when, what was said, the traceback, and through which worker."""
 
-    timestamp: str
-    message: str
-    stack: str
-    worker: str | None
+    timestamp: str  # when, as ISO 8601 text
+    message: str  # what was said
+    stack: str  # the traceback
+    worker: str | None  # through which worker; None: through the opener
     #: The word Deadlock, or the name of the error, or nothing.
     kind: str = ""
 

@@ -73,12 +73,12 @@ class Session:
         self._gateway = host.gateway
         self._search = Search(self._record)
         value = self._record.read().value
-        self.id = self._record.id
+        self.id = self._record.id  # by which others join it
         #: When it was opened, as ISO 8601 text.
         self.timestamp: str = iso(value["timestamp_ms"])
         #: The folder of this session: what its workers wrote, and `.failed` when it failed.
         self.dir = Path(value["folder"])
-        self.mailbox = Mailroom(member, self._search)
+        self.mailbox = Mailroom(member, self._search)  # the session's mailboxes by name: `session.mailbox.tasks`
         self._left = False
         self._undo: list[Callable[[], None]] = [self._gateway.at_close(self.cleanup)]
 

@@ -28,12 +28,13 @@ _MAIN: Final = "__main__"
 class WorkerCall(NamedTuple):
     """One call of a worker that was not made yet: what `delegate` takes."""
 
-    worker: Worker
+    worker: Worker  # which worker is called
     #: Positional and named arguments as JSON text, so that what the caller changes later is not in it.
     arguments: str
 
     @property
     def name(self) -> str:
+        """The worker's."""
         return self.worker.name
 
     def decoded(self) -> tuple[list[Any], dict[str, Any]]:
@@ -48,8 +49,8 @@ class Worker:
     def __init__(self, function: Callable[..., Any]) -> None:
         if not callable(function):
             raise InvalidMessage("worker", f"must be a function, not {type(function).__name__}")
-        self.function = function
-        self.name: str = getattr(function, "__name__", type(function).__name__)[:MAX_NAME]
+        self.function = function  # the function itself
+        self.name: str = getattr(function, "__name__", type(function).__name__)[:MAX_NAME]  # the function's name
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> WorkerCall:

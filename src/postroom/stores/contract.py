@@ -150,12 +150,12 @@ class Page(NamedTuple):
 class Change(msgspec.Struct, frozen=True):
     """One entry of the feed: `number` is its cursor; the message stands as it is now, not as it was then."""
 
-    number: int
-    event: str
-    time_ms: int
-    agent: str | None
-    detail: str | None
-    message: Message
+    number: int  # its place in the feed
+    event: str  # what happened
+    time_ms: int  # when, by the wall clock
+    agent: str | None  # through whom
+    detail: str | None  # what was said
+    message: Message  # as it stands now
 
 
 class Cell(NamedTuple):
@@ -180,10 +180,10 @@ class MailboxFigures(NamedTuple):
     `oldest_ms` is the time of the oldest of it, as that message says: two looks say the same.
     """
 
-    to_agent: str | None
-    channel: str
-    depth: int
-    oldest_ms: int
+    to_agent: str | None  # whose mail it is; None: for the first that claims it
+    channel: str  # where it lies
+    depth: int  # how many messages wait
+    oldest_ms: int  # when the oldest was sent
 
 
 class WorkDone(NamedTuple):
@@ -196,9 +196,9 @@ class WorkDone(NamedTuple):
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of a room at one moment: messages by public state, mailboxes, and what the store tells of itself."""
 
-    states: dict[str, int]
-    mailboxes: list[MailboxFigures]
-    store: dict[str, Any]
+    states: dict[str, int]  # how many messages are in each state
+    mailboxes: list[MailboxFigures]  # what waits for whom
+    store: dict[str, Any]  # what the store tells of itself
 
 
 class Swept(NamedTuple):

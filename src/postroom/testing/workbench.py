@@ -51,9 +51,9 @@ class StoreBench:
     #: The abilities that this store does not have: their tests are not collected for it.
     lacks: ClassVar[Collection[str]] = ()
 
-    store: Store
-    clock: ManualClock
-    folder: Path
+    store: Store  # the room of this test, open and empty
+    clock: ManualClock  # its clock, which stands still until it is advanced
+    folder: Path  # a path of this test's own
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
