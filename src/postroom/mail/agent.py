@@ -78,8 +78,8 @@ class Agent:
         """Send a message to one agent; to None, to the first that claims it in the channel. Returns its id.
 
         After: it is stored, also if this process dies now; nobody need have seen it. With `wait="acked"` the receiver
-        has acked (or answered) it, with `wait="answered"` answered it; NotAcked, with the id, when that did not happen
-        within `timeout_s` (None: for ever) or can no longer happen. It stays stored then.
+        has acked (or answered) it, with `wait="answered"` answered it. NotAcked, with the id, when that did not happen
+        within `timeout_s` (None: for ever) or can no longer happen; it stays stored then.
         `cause` is the message that this one was sent because of: hops are counted along such chains, and TooManyHops
         ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
         """
@@ -185,10 +185,10 @@ class Agent:
         Without channels: everything addressed to this agent, and the copies of its subscriptions. With channels: what
         lies in those, addressed to it or to nobody.
 
-        It belongs to this receiver for as long as the process runs and has the object, and for `max_hold_s` at most
-        (None: no limit; unless told, the room's setting, which is an hour): a lease of 30 s is extended again and again.
-        A process that is stopped or frozen loses it at the end of the lease. With `lease_s` alone the lease is a fixed
-        one: it ends after so long, unless `extend` is called; with both, it is that lease which is extended.
+        It belongs to this receiver for as long as the process runs and has the object: its lease of 30 s is extended
+        again and again. `max_hold_s` is the most that it can be held (None: no limit; by default the room's setting, an
+        hour). A process that is stopped or frozen loses it at the end of the lease. With `lease_s` alone the lease is
+        fixed: it ends after that time, unless `extend` is called. With both, it is that lease which is extended.
         `late` "raise" makes an error of the warning (`LateAck`) that a block gives when its ack came too late.
         """
         want, terms = self._asked(channels, lease_s, max_hold_s, late)
@@ -238,7 +238,7 @@ class Agent:
         a `LateAck`: a warning, or with `late="raise"` an error that ends the loop.
         `prefetch` claims up to so many in one step, for short work in bulk. They are this loop's from then on: nobody
         else gets them while it lives. With a fixed lease (`lease_s`), one whose lease ended before its turn came is
-        extended, or passed over when somebody else has it; those the loop never came to go back as if nobody had
+        extended, or passed over when somebody else has it. Those that the loop never came to go back as if nobody had
         claimed them.
         """
         want, terms = self._asked(channels, lease_s, max_hold_s, late)
