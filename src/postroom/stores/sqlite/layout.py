@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -133,6 +133,7 @@ def layout_of(
     return DatabaseLayout(int(statements["salt"]), statements, offset_ns, int(last))
 
 
+@lru_cache(maxsize=8)  # a new room is asked for them twice, and programs open rooms again; nobody changes them
 def load_statements(salt: int, upgraded_to: str = "") -> dict[str, str]:
     """The statements of schema.sql by name, with their placeholders filled in; and what stands for those.
 
