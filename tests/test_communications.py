@@ -402,6 +402,7 @@ def _claim_and_leave(root: str, id: str) -> None:
     assert CommunicationSystem(root).claim_message("bob", id)
 
 
+@pytest.mark.slow
 def test_a_claim_belongs_to_the_agent_and_outlives_the_process(live: CommunicationSystem) -> None:
     id = send(live)
     process = SPAWN.Process(target=_claim_and_leave, args=(str(live.project_root), id))
@@ -424,6 +425,7 @@ def _work(root: str, name: str, results: Any) -> None:
     results.put(done)
 
 
+@pytest.mark.slow
 def test_processes_share_a_channel_without_doing_anything_twice(live: CommunicationSystem) -> None:
     for n in range(60):
         send(live, n, channel="work")

@@ -1,5 +1,7 @@
 """The test programs of the plain broker's source document.
 
+pytestmark = pytest.mark.slow
+
 The first two are run as they stand there, in a folder of their own: only the import was added. The third, three agents
 that work together, was left to the reader; here they are processes.
 """

@@ -59,6 +59,7 @@ def by_expression(glob: str) -> re.Pattern[str]:
     return re.compile(f"(?s:{text}(?:[^/]+/)*)\\Z")
 
 
+@pytest.mark.slow
 def test_patterns_agree_with_another_way_to_read_them() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

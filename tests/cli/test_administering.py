@@ -263,6 +263,7 @@ def test_a_room_with_tokens_takes_no_file_from_a_caller_without_one(cli: Cli, pl
     assert os.listdir(Path(kept["path"]).parent) == [kept["artifact"].removeprefix("sha256:")]
 
 
+@pytest.mark.slow
 def test_a_lost_token_of_a_person_is_replaced_by_a_person_at_a_terminal(cli: Cli, place: Place) -> None:
     def at_a_terminal(answer: bytes) -> tuple[int, str, str]:
         ours, theirs = os.openpty()

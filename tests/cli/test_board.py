@@ -172,6 +172,7 @@ def test_a_signal_in_the_middle_of_a_claim_leaves_no_task_claimed(
     assert (task["state"], task["owner"], task["why"]) == ("ready", None, "the command was interrupted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--json",)])
 @pytest.mark.parametrize("full", [False, True])
 def test_a_task_that_cannot_be_written_out_is_given_back(

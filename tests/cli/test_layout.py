@@ -159,6 +159,7 @@ def test_the_commands_that_the_texts_name_are_commands(bare: Cli, folder: Path, 
     assert [words for words in named if words[0] == "board" and words[1] not in BOARD_ACTIONS] == []
 
 
+@pytest.mark.slow
 @needs_git
 def test_each_worker_has_a_worktree_that_finds_the_main_checkouts_room(
     bare: Cli, folder: Path, layout: list[str]

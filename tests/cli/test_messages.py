@@ -342,6 +342,7 @@ def test_purging_a_message_takes_its_old_files_along(cli: Cli, tmp_path: Path) -
     assert not file.exists()
 
 
+@pytest.mark.slow
 def test_the_examples_of_these_commands_run(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "report.pdf").write_bytes(b"%PDF-")
     digest = cli.json("attach", "report.pdf")["artifact"]

@@ -22,6 +22,8 @@ from postroom.stores.contract import FEED
 
 from .support import PATIENCE_S, Cli, clean_environment, command, start
 
+pytestmark = pytest.mark.slow
+
 
 def until(room: Room, look: Callable[[], object]) -> None:
     """Return when there is something to see, woken by every change of messages and agents."""
@@ -389,7 +391,6 @@ def test_a_send_imports_only_what_it_needs(cli: Cli) -> None:
     )
 
 
-@pytest.mark.slow
 def test_the_demo_shows_what_it_promises_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
         command("demo"),
@@ -407,7 +408,6 @@ def test_the_demo_shows_what_it_promises_and_leaves_nothing_behind(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_the_demo_runs_in_a_room_of_ones_own(cli: Cli) -> None:
     story = json.loads(
         subprocess.run(

@@ -90,6 +90,7 @@ def test_patterns_written_below_the_top_are_kept_from_the_top(tmp_path: Path) ->
     assert from_top(["src/**"], tmp_path) == ["src/**"]
 
 
+@pytest.mark.slow
 @needs_git
 def test_the_guard_stops_a_commit_of_somebody_elses_files(cli: Cli, repository: Path) -> None:
     assert "the guard is installed" in cli.ok("reserve", "--guard").out
@@ -130,6 +131,7 @@ def test_the_guard_works_in_a_worktree_and_without_a_room(cli: Cli, repository: 
     assert "found no room" in passed.stderr
 
 
+@pytest.mark.slow
 @needs_git
 @pytest.mark.parametrize("program", ["raise RuntimeError('broken')", "raise SystemExit(1)", None])
 def test_a_postroom_that_does_not_work_stops_no_commit(cli: Cli, repository: Path, program: str | None) -> None:

@@ -421,6 +421,7 @@ def terminal(cli: Cli) -> Iterator[Terminal]:
 ALTERNATE_SCREEN, ORDINARY_SCREEN, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "code"), [("q", 0), ("SIGINT", 0), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_it_ends_cleanly_and_gives_the_terminal_back(terminal: Terminal, end: str, code: int) -> None:
     terminal.until(ALTERNATE_SCREEN)

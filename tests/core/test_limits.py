@@ -546,6 +546,7 @@ def _send_until_limited(folder: str, burst: int, results: Any) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_processes_together_never_pass_more_than_the_burst(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()

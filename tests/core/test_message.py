@@ -135,6 +135,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), json_values, max_size=5))
 def test_every_json_object_passes_and_comes_back_the_same(payload: dict[str, Any]) -> None:
     assert decode_payload(check(draft(payload)).payload_json) == payload

@@ -1,5 +1,7 @@
 """Names, types, channels and words that try to speak to a model, through every door that shows them to one.
 
+pytestmark = pytest.mark.slow
+
 What an attacker controls lies between the first and the last line of a fence. Outside of it stand plain names alone: one
 word of at most 40 letters. A hostile text here holds `EVIL`, so that it is found wherever it comes out.
 """

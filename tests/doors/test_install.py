@@ -245,6 +245,7 @@ def with_noise(chance: random.Random, text: str) -> str:
     return out
 
 
+@pytest.mark.slow
 def test_any_settings_file_gets_our_entry_and_loses_it_again() -> None:
     seed = random.randrange(2**32)
     print("seed", seed)

@@ -260,6 +260,7 @@ def random_settings(chance: random.Random) -> str:
     return head + "".join(parts[: chance.randrange(len(parts) + 1)] if inline else parts)
 
 
+@pytest.mark.slow
 def test_any_settings_get_our_part_once_and_lose_it_again() -> None:
     seed = random.randrange(2**32)
     print("seed", seed)

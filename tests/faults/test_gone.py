@@ -111,6 +111,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "room"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "lose"), CASES)
 def test_a_sender_is_told_and_no_call_returns_an_id_any_more(
     scheme: str, lose: Callable[[Path], None], folder: Path, clock: ManualClock

@@ -337,6 +337,7 @@ def test_a_folder_that_may_not_be_written_is_told_and_left_alone(
     assert sorted((path.name, path.stat().st_size) for path in room.iterdir()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "says"), [("messages.db", "messages.db cannot be written"), ("lock", "cannot be used"), ("bells", "")]
 )

@@ -1,5 +1,7 @@
 """A crowd: many processes use one room at the same moment, and all of them make it.
 
+pytestmark = pytest.mark.slow
+
 The story. Thirty-two processes do 150 operations each (500 in the long test), of every kind, in one room, through `postroom.open`;
 they share an agent, so that they also meet in its cell. Two to sixteen processes make the same new room in the same
 moment. One process makes every call there is, and asks the kernel about its file locks after each.
@@ -43,7 +45,6 @@ def check_crowd(folder: Path, lines: list[journal.Line]) -> tuple[int, int]:
     return len(sent), len(acked)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("operations", [50, pytest.param(500, marks=pytest.mark.long)])
 def test_nobody_in_a_crowd_is_told_that_the_room_is_locked(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None], operations: int
@@ -129,7 +130,6 @@ with store._log.locked():
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who has a lock")
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_process_that_is_stopped_with_the_lock_is_named_and_how_to_let_it_go_on(tmp_path: Path, kind: str) -> None:

@@ -1,5 +1,7 @@
 """The power goes, at any moment.
 
+pytestmark = pytest.mark.slow
+
 The story. A room is made and used as Postroom ships: zeros are written ahead of the log, a thread folds the log back, and several
 connections or several processes are at work. Everything they do to files is recorded, and each call that returned
 (programs/power.py). From a recording many disks are made, as a cut at a random moment may leave them (after_a_cut.py). The machine
@@ -243,7 +245,6 @@ def share(cuts: int, part: int = 0) -> range:
     return range(seed() + part * days, seed() + (part + 1) * days)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("sync", "cuts"), [("full", 160), ("normal", 60), ("mixed", 60)])
 def test_a_power_cut_takes_what_it_may_and_never_the_file(
     sync: str, cuts: int, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
@@ -296,7 +297,6 @@ def cut_crowd(recorded: Recorded, night: Path, cuts: int, figure: Callable[[str]
     )
 
 
-@pytest.mark.slow
 def test_a_power_cut_takes_nothing_of_what_returned_in_four_processes(
     in_memory: Path, tmp_path: Path, nursery: Nursery, figure: Callable[[str], None]
 ) -> None:

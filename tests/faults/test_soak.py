@@ -289,6 +289,7 @@ def test_what_grows_with_the_work_is_a_leak(leak: Callable[[SqliteStore, ExitSta
         check_descriptors(figures)
 
 
+@pytest.mark.slow
 def test_a_stranger_who_never_ends_a_read_loses_nothing_and_the_log_is_small_soon_after_it_is_gone(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:

@@ -107,11 +107,13 @@ def test_what_means_something_is_kept(text: str) -> None:
     holds(text)
 
 
+@pytest.mark.slow
 def test_any_sentence_of_the_grammar_is_formatted() -> None:
     for text in sentences(read_grammar(GRAMMAR), 800)[0]:
         holds(text)
 
 
+@pytest.mark.slow
 def test_comments_may_stand_at_the_end_of_any_line() -> None:
     chance = random.Random(3)
     for text in sentences(read_grammar(GRAMMAR), 300)[0]:
@@ -128,6 +130,7 @@ def test_comments_may_stand_at_the_end_of_any_line() -> None:
             assert formatted(once, "a") == once
 
 
+@pytest.mark.slow
 def test_any_spacing_leads_to_the_same_text() -> None:
     chance = random.Random(7)
     changed = 0

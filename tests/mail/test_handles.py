@@ -14,6 +14,7 @@ from postroom.room import Room
 from postroom.stores.contract import Page, Query
 
 
+@pytest.mark.slow
 def test_every_handle_leads_to_its_message(room: Room, clock: WatchedClock) -> None:
     ada = room.agent("ada")
     ids = ada.send_many([{"to": "bob", "payload": {"n": n}} for n in range(5)])

@@ -393,6 +393,7 @@ def run_program(text: str, tmp_path: Path, *words: str, stdin: str | None = None
     return subprocess.run(argv, cwd=tmp_path, input=stdin, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("program.py", "room"), ("-m", "program", "room")])
 def test_a_worker_in_a_guarded_program_works(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = run_program(GUARDED + "if __name__ == '__main__':\n    main()\n", tmp_path, *words)
@@ -400,6 +401,7 @@ def test_a_worker_in_a_guarded_program_works(tmp_path: Path, words: tuple[str, .
     assert (done.stdout, done.stderr) == ("[2, 4]\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("program.py", "room"), ("-m", "program", "room")])
 def test_a_worker_in_a_program_without_a_guard_is_refused_with_what_to_do(
     tmp_path: Path, words: tuple[str, ...]
@@ -420,6 +422,7 @@ def test_a_worker_typed_in_by_hand_is_refused_with_what_to_do(tmp_path: Path) ->
     assert "put it into a .py file and import it from there" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_of_an_imported_module_works_from_everywhere(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GUARDED, encoding="utf-8")
     text = "import sys, mine\nmine.main()\n"

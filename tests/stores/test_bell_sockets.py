@@ -495,6 +495,7 @@ def listener(kind: str, folder: Path, topic: str) -> subprocess.Popen[str]:
     return started
 
 
+@pytest.mark.slow
 @need_containers
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_waiters_in_two_containers_have_slots_of_their_own_and_each_is_woken(

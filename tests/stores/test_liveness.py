@@ -111,6 +111,7 @@ def in_a_namespace(command: list[str], says: str, then: str = "") -> str:
     return subprocess.run([*command, *program], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "sees"),
     [
@@ -232,6 +233,7 @@ def test_where_locks_may_not_reach_everybody_a_missing_one_proves_nothing(tmp_pa
         there.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
 def test_a_room_that_is_open_outside_of_a_pid_namespace_is_seen_to_be_open_inside(scheme: str, tmp_path: Path) -> None:
     url = f"{scheme}:{tmp_path / 'room'}"
@@ -359,6 +361,7 @@ class Container(SystemClock):
         return super().wall_ms() + round(self._wall_s * 1000)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("wall_s", [-3600, 3600])
 def test_containers_that_show_different_boot_ids_number_messages_in_one_order(

@@ -210,6 +210,7 @@ def test_a_room_of_todays_layout_is_left_as_it_is(kind: str, tmp_path: Path) -> 
     assert copies(kind, today) == []
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_room_at_once_upgrade_it_once(kind: str, old: Path) -> None:
     code = "sys.stdin.readline(); store = open_store(kind, folder); assert seen(store) == LEFT; store.close()"
     children = [run(code, kind, str(old), stdin=subprocess.PIPE) for _ in range(4)]
@@ -222,6 +223,7 @@ def test_processes_that_open_a_room_at_once_upgrade_it_once(kind: str, old: Path
     is_whole(kind, old)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_kill_at_a_step_of_the_upgrade_leaves_a_room_that_opens(kind: str, old: Path, number: int) -> None:
     point = POINTS[kind][number]
@@ -334,6 +336,7 @@ def test_a_log_that_cannot_be_read_is_told_truthfully(tmp_path: Path) -> None:
 # No copy, no upgrade
 
 
+@pytest.mark.slow
 def test_without_space_for_the_copy_nothing_is_changed(kind: str, old: Path) -> None:
     before = content(old)
     code = """
