@@ -29,7 +29,16 @@ def report_of(*measured: Measured) -> BenchReport:
 def ways() -> list[pytest.ParameterSet]:
     """Every way in which Postroom does a work, with names that read well."""
     found = [(work, entry) for work in plan.WORKS for entry in plan.entries(work, PostroomPeer)]
-    return [pytest.param(work, entry, id=f"{work}-{entry.label}") for work, entry in found]
+    crowds_that_wait_for_the_disk = [(work, entry) for work, entry in found if work == "W4" and "full" in entry.label]
+    return [
+        pytest.param(
+            work,
+            entry,
+            id=f"{work}-{entry.label}",
+            marks=pytest.mark.long if (work, entry) in crowds_that_wait_for_the_disk else (),
+        )
+        for work, entry in found
+    ]
 
 
 @pytest.mark.slow
