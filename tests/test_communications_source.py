@@ -1,7 +1,5 @@
 """The test programs of the plain broker's source document.
 
-pytestmark = pytest.mark.slow
-
 The first two are run as they stand there, in a folder of their own: only the import was added. The third, three agents
 that work together, was left to the reader; here they are processes.
 """
@@ -21,6 +19,8 @@ import pytest
 
 import postroom
 from postroom import CommunicationSystem
+
+pytestmark = pytest.mark.slow
 
 IMPORT = "from postroom import CommunicationSystem\n"
 

@@ -1,7 +1,5 @@
 """Names, types, channels and words that try to speak to a model, through every door that shows them to one.
 
-pytestmark = pytest.mark.slow
-
 What an attacker controls lies between the first and the last line of a fence. Outside of it stand plain names alone: one
 word of at most 40 letters. A hostile text here holds `EVIL`, so that it is found wherever it comes out.
 """
@@ -39,6 +37,8 @@ from postroom.mail import tokens
 from postroom.room import Room, open_room
 
 from .support import injections, tools_of
+
+pytestmark = pytest.mark.slow
 
 SEED = random.randrange(2**32)
 #: The beginnings and ends by which a value might break out of what surrounds it.

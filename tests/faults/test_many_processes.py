@@ -1,7 +1,5 @@
 """A crowd: many processes use one room at the same moment, and all of them make it.
 
-pytestmark = pytest.mark.slow
-
 The story. Thirty-two processes do 150 operations each (500 in the long test), of every kind, in one room, through `postroom.open`;
 they share an agent, so that they also meet in its cell. Two to sixteen processes make the same new room in the same
 moment. One process makes every call there is, and asks the kernel about its file locks after each.
@@ -27,6 +25,8 @@ from tests.faults.programs.nursery import steady_ns
 import postroom
 
 from .support import ACKED, Look, Nursery, count, environment, journal
+
+pytestmark = pytest.mark.slow
 
 #: Time to fork them all before they begin.
 GATHER_NS = 400_000_000

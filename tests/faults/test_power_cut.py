@@ -1,7 +1,5 @@
 """The power goes, at any moment.
 
-pytestmark = pytest.mark.slow
-
 The story. A room is made and used as Postroom ships: zeros are written ahead of the log, a thread folds the log back, and several
 connections or several processes are at work. Everything they do to files is recorded, and each call that returned
 (programs/power.py). From a recording many disks are made, as a cut at a random moment may leave them (after_a_cut.py). The machine
@@ -41,6 +39,8 @@ from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
 from .after_a_cut import Disk
 from .support import CLAIMED, READY, Look, Nursery, count, seed
+
+pytestmark = pytest.mark.slow
 
 #: What a call that returned has promised: who called, what it is about, and how that must be. A message must be in that state (None:
 #: it must be there); a cell must have that value, or a later one.
