@@ -182,7 +182,7 @@ def test_a_first_look_is_there_before_the_last_word(make_pool) -> None:
     assert (last.stage, last.confidence) == ("deep", 0.9)
     assert [each.stage for each in request.evaluations] == ["quick", "deep"]
     assert last.round_trip_ms > request.evaluations[0].round_trip_ms
-    assert seen[-1] == (2, True)
+    until(lambda: seen[-1:] == [(2, True)], "the last word was not told")  # by the thread that reads, perhaps later
     assert ada.stats()["done"] == 1
 
 
