@@ -120,6 +120,7 @@ def room_with(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 
 
 Open = Callable[..., Any]
+NewTab = Callable[[], Any]
 
 
 @pytest.fixture(scope="module")
@@ -134,19 +135,49 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def window(browser: Any) -> Iterator[Any]:
+    """One window for all tests of a file: a new one costs the browser as much as opening the page does."""
+    with browser.new_context() as window:
+        window.new_page()  # a window without a tab is gone
+        yield window
+
+
 @pytest.fixture
-def open_page(browser: Any, site: Site) -> Iterator[Open]:
-    """Opens the page in a context of its own. What goes wrong in it fails the test, also when nobody looks."""
+def new_tab(window: Any) -> Iterator[NewTab]:
+    """Opens a tab in the window. Pages of two tests share nothing: each test's server has a port of its own."""
+    tabs = []
+
+    def open_one() -> Any:
+        tabs.append(window.new_page())
+        tabs[-1].set_default_timeout(PATIENCE_MS)
+        return tabs[-1]
+
+    yield open_one
+    for tab in tabs:
+        tab.close()
+    window.clear_cookies()
+
+
+@pytest.fixture
+def open_page(browser: Any, site: Site, new_tab: NewTab) -> Iterator[Open]:
+    """Opens the page, on another device in a window of its own. What goes wrong in it fails the test, also unseen.
+
+    The tabs are closed before the server ends: what a page does without one is for the tests of that.
+    """
     faults: list[str] = []
-    contexts = []
+    windows = []
 
     def open_one(
-        view: str = "conversation", width: int = 1280, height: int = 800, expect: str = "", **more: Any
+        view: str = "conversation", width: int = 1280, height: int = 800, expect: str = "", **device: Any
     ) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": height}, **more)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        if device:
+            windows.append(browser.new_context(**device))
+            page = windows[-1].new_page()
+            page.set_default_timeout(PATIENCE_MS)
+        else:
+            page = new_tab()
+        page.set_viewport_size({"width": width, "height": height})
         page.on("pageerror", lambda error: faults.append(f"error: {error}"))
         page.on("console", lambda said: faults.append(f"console: {said.text}") if is_fault(said, expect) else None)
         page.goto(f"{site.address}#{view}")
@@ -154,8 +185,8 @@ def open_page(browser: Any, site: Site) -> Iterator[Open]:
         return page
 
     yield open_one
-    for context in contexts:
-        context.close()
+    for window in windows:
+        window.close()
     assert faults == []
 
 

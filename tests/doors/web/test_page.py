@@ -16,8 +16,8 @@ import postroom
 from postroom.mail import tokens
 from postroom.room import Room
 
-from .browser import PATIENCE_MS, row, rows_shown, serving, until
-from .conftest import Open
+from .browser import row, rows_shown, serving, until
+from .conftest import NewTab, Open
 from .story import actor, board, run_sessions
 
 pytestmark = pytest.mark.slow
@@ -377,10 +377,8 @@ def test_a_session_is_stopped_from_the_page(sqlite_room: Room, open_page: Open) 
         assert session.failure is not None
 
 
-def test_a_page_whose_server_was_away_goes_on_without_a_gap(browser: Any, tmp_path: Path) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
+def test_a_page_whose_server_was_away_goes_on_without_a_gap(new_tab: NewTab, tmp_path: Path) -> None:
+    page = new_tab()
     with postroom.open(f"sqlite:{tmp_path}/room") as room:
         ada = room.agent("ada")
         with serving(room) as site:
@@ -395,13 +393,10 @@ def test_a_page_whose_server_was_away_goes_on_without_a_gap(browser: Any, tmp_pa
             row(page, missed)
             row(page, ada.send("bob", {"n": 3}))
             assert page.locator("#notice").is_hidden()
-    context.close()
 
 
-def test_a_page_whose_key_is_no_longer_right_says_so_and_tries_no_more(browser: Any, tmp_path: Path) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
+def test_a_page_whose_key_is_no_longer_right_says_so_and_tries_no_more(new_tab: NewTab, tmp_path: Path) -> None:
+    page = new_tab()
     with postroom.open(f"sqlite:{tmp_path}/room") as room:
         with serving(room) as site:
             page.goto(site.address)
@@ -409,13 +404,12 @@ def test_a_page_whose_key_is_no_longer_right_says_so_and_tries_no_more(browser: 
         with serving(room, at=site._replace(token="another")):
             page.wait_for_selector('#live[data-how="shut"]')
             assert "Open the address" in page.locator("#notice").inner_text()
-    context.close()
 
 
-def test_what_cannot_be_had_while_the_server_is_away_is_told_and_breaks_nothing(browser: Any, tmp_path: Path) -> None:
-    context, faults = browser.new_context(), []
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
+def test_what_cannot_be_had_while_the_server_is_away_is_told_and_breaks_nothing(
+    new_tab: NewTab, tmp_path: Path
+) -> None:
+    page, faults = new_tab(), []
     page.on("pageerror", lambda error: faults.append(str(error)))
     with postroom.open(f"sqlite:{tmp_path}/room") as room:
         with serving(room) as site:
@@ -425,7 +419,6 @@ def test_what_cannot_be_had_while_the_server_is_away_is_told_and_breaks_nothing(
         page.wait_for_selector('#live[data-how="lost"]')
         page.locator("#t-slider").fill("10")
         page.locator("#toasts .bad", has_text="cannot be reached").wait_for()
-    context.close()
     assert faults == []
 
 
