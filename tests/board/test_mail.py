@@ -214,6 +214,7 @@ def test_one_who_waits_is_woken_by_mail_to_the_board(
     assert waiting.result().id == "T1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type", ["claim", "status"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(

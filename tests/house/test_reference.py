@@ -163,7 +163,9 @@ VARIABLE = re.compile(r"(POSTROOM|OLLAMA|OPENAI|XDG|CLAUDE|CODEX|GEMINI)(_[A-Z]+
 
 def variables_in(source: str) -> set[str]:
     """The environment variables that a program names: words by their spelling, and what is asked of an environment."""
-    found = set()
+    found: set[str] = set()
+    if not re.search(rf"environ|getenv|{VARIABLE.pattern}", source):
+        return found  # most files name none, and need not be parsed
     for node in ast.walk(ast.parse(source)):
         asked: list[ast.expr] = []
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and VARIABLE.fullmatch(node.value):

@@ -150,6 +150,7 @@ def test_nothing_is_deleted_in_a_folder_that_a_project_had_before(
     assert theirs.exists()
 
 
+@pytest.mark.slow
 def test_a_payload_of_nothing_but_digits_is_looked_through_in_little_space(
     room: Room, attach: Callable[..., dict[str, Any]]
 ) -> None:

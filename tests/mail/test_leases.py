@@ -128,6 +128,7 @@ def test_a_loop_that_comes_round_often_keeps_what_lies_at_the_end(open_room: Ope
     assert all(words(room, id) == ["stored", "claimed", "acked"] for id in ids)
 
 
+@pytest.mark.slow
 def test_three_workers_do_nine_jobs_of_ten_minutes_once_each(open_room: OpenRoom, clock: WatchedClock) -> None:
     """Under default settings, in simulated time."""
     lead = open_room()

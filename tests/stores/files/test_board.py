@@ -173,6 +173,7 @@ def test_a_claim_written_by_hand_that_lost_is_undone_and_its_writer_told(store: 
     assert files(root / "inbox/worker-1") == []
 
 
+@pytest.mark.slow
 def test_the_boards_files_are_whole_at_any_moment(root: Path) -> None:
     with closing(FilesStore(root, Config(), SYSTEM)) as store:
         stop = threading.Event()

@@ -476,6 +476,7 @@ def test_a_hand_that_is_faster_by_a_hair_has_the_message(
     assert claim(store) == []
 
 
+@pytest.mark.slow
 def test_of_a_hand_and_a_claim_at_the_same_time_one_has_the_message(root: Path, tmp_path: Path) -> None:
     with closing(FilesStore(root, Config(), SYSTEM)) as store:
         ids = [send(store) for _ in range(300)]
