@@ -245,7 +245,6 @@ RUN = [
     *("operations.md", "web.md", "security.md"),
     *sorted(f"operations/{page.name}" for page in (DOCS / "operations").glob("*.md")),
 ]
-SLOW = {"operations/nats.md", "operations/monitor.md", "web.md"}
 
 
 def blocks_of(page: str, kind: str) -> list[str]:
@@ -291,10 +290,8 @@ def run_page(page: str, place: Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in RUN if blocks_of(page, "sh")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in RUN if blocks_of(page, "sh")])
 def test_the_commands_of_a_page_work_in_their_order(tmp_path: Path, page: str) -> None:
     need_server()
     run_page(page, tmp_path)
