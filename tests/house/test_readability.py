@@ -40,7 +40,8 @@ def prose_of(text: str) -> str:
     """A page without its code blocks and comments."""
     text = re.sub(r"^( *)(```|~~~).*?^\1\2$", "", text, flags=re.M | re.S)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
-    kept, code = [], False
+    kept: list[str] = []
+    code = False
     for line in text.splitlines():  # an indented block stands after a blank line, and not inside a list
         if line.strip():
             code = line.startswith("    ") and (code or not kept or not kept[-1].strip())
@@ -50,7 +51,8 @@ def prose_of(text: str) -> str:
 
 def sentences_of(prose: str) -> list[str]:
     """The sentences of a page's paragraphs, list items and table cells; headings are none."""
-    blocks, open_block = [], False
+    blocks: list[str] = []
+    open_block = False
     for line in prose.splitlines():
         plain = re.sub(r"\]\([^)\s]*\)|\[(?=[^\]]*\]\()", "", re.sub(r"``?[^`]+``?", "code", line)).strip()
         if plain.startswith("|"):
