@@ -21,7 +21,7 @@ from tests.support import DOCS, ROOT
 MAX_PAGE_WORDS = 1500
 MAX_SENTENCE_WORDS = 30
 #: Of a page's sentences at most this share may be longer than that, and one may in any case.
-MAX_LONG_SHARE = 0.03
+MAX_LONG_SHARE = 0.02
 
 
 class Reading(NamedTuple):
