@@ -155,14 +155,31 @@ def programs_of(page: str) -> list[tuple[str, str]]:
     return [(program, printed) for program, printed in found]
 
 
+#: Pages whose programs run here, one after the other: how many there are at least.
+RUN_HERE = {"guide.md": 8, "board.md": 8, "communications.md": 3, "pool.md": 7, "inference.md": 4}
+SLOW_PAGES = {"pool.md", "inference.md"}
+#: All others that show programs, and where those run.
+RUN_ELSEWHERE = {
+    "sessions.md": "tests/sessions/test_example.py",
+    "language.md": "tests/lang/test_language_page.py",
+    "checking.md": "tests/lang/test_language_page.py",
+    "operations/backup.md": "tests/house/test_runbook.py",
+    "operations/deploy.md": "tests/house/test_docs.py",
+    **{f"from/{path.name}": "tests/house/test_from_pages.py" for path in (DOCS / "from").glob("*.md")},
+}
+
+
+def test_the_programs_of_every_page_are_run_by_a_test() -> None:
+    texts = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    shown = {page for page, text in texts.items() if re.search(r"^```(?:python|patchwork)", text, re.M)}
+
+    assert sorted(shown - {*RUN_HERE, *RUN_ELSEWHERE}) == []
+    assert [test for test in RUN_ELSEWHERE.values() if not (ROOT / test).is_file()] == []
+
+
 @pytest.mark.parametrize(
     ("page", "least"),
-    [
-        ("guide.md", 8),
-        ("board.md", 8),
-        ("communications.md", 3),
-        *(pytest.param(page, least, marks=pytest.mark.slow) for page, least in (("pool.md", 7), ("inference.md", 4))),
-    ],
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] in SLOW_PAGES)) for each in RUN_HERE.items()],
 )
 def test_a_pages_programs_print_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, least: int
