@@ -241,7 +241,9 @@ def test_a_signal_ends_it_cleanly_in_the_middle_of_a_wait(tmp_path: Path, number
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 0)]
+)
 def test_a_signal_ends_the_door_over_http_too(tmp_path: Path, number: signal.Signals, code: int) -> None:
     address = f"sqlite:{tmp_path}/room"
     open_room(address).close()

@@ -196,7 +196,7 @@ def test_no_kill_loses_a_task_or_gives_it_two_owners(
 def test_no_kill_loses_a_task_of_a_board_on_nats(
     nursery: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    run_storm(nursery, on_nats(), tmp_path / "journal", 5, 10, figure)
+    run_storm(nursery, on_nats(), tmp_path / "journal", 3, 6, figure)
 
 
 @pytest.mark.long
@@ -227,7 +227,7 @@ def test_many_claimers_get_each_task_once(
     nursery: Nursery, tmp_path: Path, figure: Callable[[str], None], scheme: str
 ) -> None:
     url, notes = on_nats() if scheme == "nats" else f"sqlite:{tmp_path}/room", tmp_path / "journal"
-    total, claimers = (count("BOARD_TASKS_ON_NATS", 50), 8) if scheme == "nats" else (count("BOARD_TASKS", 160), 16)
+    total, claimers = (count("BOARD_TASKS_ON_NATS", 40), 5) if scheme == "nats" else (count("BOARD_TASKS", 160), 16)
     with postroom.open(url) as room:
         room.board.add_all([{"id": f"T{n}"} for n in range(total)])
     pids = [nursery.fork("board.finish", url=url, journal=str(notes), agent=f"worker-{n}") for n in range(claimers)]
