@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.systems import needs_linux
 
 from postroom.core.system.watch import ANYTHING, FileListener, NoWatch, watch_folders
 
@@ -166,7 +167,7 @@ def test_a_callback_may_end_its_own_watch(tmp_path: Path) -> None:
     assert event.wait(PATIENCE_S)
 
 
-@pytest.mark.skipif(not QUEUE_LENGTH.exists(), reason="no inotify")
+@needs_linux("inotify, whose queue may run over")
 def test_a_queue_that_ran_over_says_look_at_everything(tmp_path: Path) -> None:
     with closing(watch_folders()) as watch:
         watch.add(tmp_path, "here")
@@ -176,7 +177,7 @@ def test_a_queue_that_ran_over_says_look_at_everything(tmp_path: Path) -> None:
         assert watch.read() == []
 
 
-@pytest.mark.skipif(not QUEUE_LENGTH.exists(), reason="no inotify")
+@needs_linux("inotify, whose queue may run over")
 def test_a_file_whose_event_was_lost_in_a_full_queue_is_found(tmp_path: Path) -> None:
     listener, busy, go_on, event = FileListener(), threading.Event(), threading.Event(), threading.Event()
 

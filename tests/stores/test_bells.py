@@ -338,7 +338,7 @@ def test_a_waiter_that_its_own_process_rings_does_not_spin(bells, monkeypatch):
 @pytest.mark.parametrize(("said", "cores"), [("0", 8), (None, 1)], ids=["turned off", "one core"])
 @pytest.mark.usefixtures("neighbours")
 def test_spinning_is_off_where_one_says_so_and_on_one_core(tmp_path, monkeypatch, said, cores):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr(spinning, "core_count", lambda: cores)
     if said is not None:
         monkeypatch.setenv("POSTROOM_SPIN", said)
     bells = Bells(tmp_path, SYSTEM)

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from postroom.core.system import LINUX, libc
+
 if TYPE_CHECKING:  # loading asyncio costs more than the rest of this package
     from asyncio import AbstractEventLoop
 
@@ -55,9 +57,11 @@ class Clock(Protocol):
 
 def _read_boot_id() -> str:
     try:
+        if not LINUX:
+            return libc.boot_id()
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return file.read().strip()
-    except OSError:  # not Linux: the boot's moment, to the minute, will do
+    except OSError:  # the boot's moment, to the minute: a wall clock that is set makes another of it
         return f"boot-{int(time.time() - time.monotonic()) // 60}"
 
 
@@ -85,7 +89,8 @@ def _poll_for(fds: tuple[int, ...]) -> select.poll:
     return poll
 
 
-_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+#: Both go on while the machine sleeps: Linux has another clock for that than the systems where CLOCK_MONOTONIC does.
+_STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC) if LINUX else time.CLOCK_MONOTONIC
 
 
 class SystemClock:

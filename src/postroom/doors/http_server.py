@@ -52,7 +52,7 @@ def listening(host: str, *ports: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # asyncio sets TCP_NODELAY only where the protocol is named; without it, an answer of two packets on a kept
         # connection waits 40 ms for the other side's delayed acknowledgement (tests/doors/web/test_slow.py)
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, number))

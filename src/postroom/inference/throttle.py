@@ -135,16 +135,20 @@ class Slots:
         until_ns = SYSTEM.steady_ns() + round(timeout_s * 1e9)
         with ExitStack() as watching:
             watches: dict[int, FolderWatch] = {}  # by descriptor; none: the safety look alone
+            pause_s = _SAFETY_S
             with suppress(NoWatch):
                 watch = watch_folders()
                 watching.callback(watch.close)
                 watch.add(self._folder, "slots")
-                watches[watch.fileno()] = watch
+                if watch.look_every_s is None:
+                    watches[watch.fileno()] = watch
+                else:
+                    pause_s = watch.look_every_s
             while (number := _first_locked(files)) is None:
                 left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
                 if left_s <= 0:
                     raise ModelTimeout(f"all {self.count} ways to the model server were taken for {timeout_s:g} s")
-                for end in SYSTEM.wait_readable([*watches], min(left_s, _SAFETY_S)):
+                for end in SYSTEM.wait_readable([*watches], min(left_s, pause_s)):
                     watches[end].read()
             return number
 

@@ -11,10 +11,8 @@ import faulthandler
 import inspect
 import json
 import os
-import resource
 import signal
 import socket
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +22,7 @@ from typing import Any, Final
 from postroom.core.clock import SYSTEM
 from postroom.core.system.fork_server import take_over
 from postroom.core.system.framing import HEADER_BYTES, read_exactly
+from postroom.core.system.memory import MemoryGauge
 from postroom.core.system.startup import load_target
 
 from .evaluation import Evaluation
@@ -107,24 +106,6 @@ def load_evaluator(name: str, context: Mapping[str, Any]) -> Evaluator:
     if any(p.name == "context" or p.kind is p.VAR_KEYWORD for p in parameters):
         return lambda message: function(message, context=dict(context))
     return function
-
-
-class MemoryGauge:
-    """How much memory this process has in use. Made in the process that it is about; reading it costs microseconds."""
-
-    def __init__(self) -> None:
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        try:
-            self._descriptor: int | None = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._descriptor = None
-
-    def bytes(self) -> int:
-        """Resident memory; where the system does not tell, the most there ever was."""
-        if self._descriptor is not None:
-            return int(os.pread(self._descriptor, 64, 0).split()[1]) * self._page_bytes
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
 
 
 class WorkerMain:

@@ -16,12 +16,13 @@ import fcntl
 import os
 import stat
 import struct
+import sys
 import threading
 from pathlib import Path
 from typing import Final
 
 from postroom.core.system.files import is_local, open_shared
-from postroom.core.system.process import LINUX, byte_of, process_alive, sees_processes, this_process, without_byte
+from postroom.core.system.process import byte_of, process_alive, sees_processes, this_process, without_byte
 
 FILE: Final = "alive"
 #: How the lives of others are judged, best first: by their locks, by pid and start time, or by their heartbeats alone.
@@ -30,8 +31,9 @@ BY_PIDS: Final = "pids"
 BY_HEARTBEATS: Final = "heartbeats"
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-#: `struct flock`: type, whence, start, length, pid; elsewhere start, length, pid, type, whence.
-_FLOCK: Final = struct.Struct("hhqqi" if LINUX else "qqihh")
+#: `struct flock`: type, whence, start, length, pid on Linux; elsewhere start, length, pid, type, whence.
+_TYPE_FIRST: Final = sys.platform == "linux"
+_FLOCK: Final = struct.Struct("hhqqi" if _TYPE_FIRST else "qqihh")
 
 
 class _Held:
@@ -196,8 +198,8 @@ def _open(path: Path, mode: int) -> int:
 def _ask(descriptor: int, start: int, length: int) -> bool:
     """Ask the kernel for a lock that would be in the way of ours. Our own never are."""
     lock, place = (fcntl.F_WRLCK, os.SEEK_SET), (start, length, 0)
-    asked = _FLOCK.pack(*lock, *place) if LINUX else _FLOCK.pack(*place, *lock)
-    kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0 if LINUX else 3]
+    asked = _FLOCK.pack(*lock, *place) if _TYPE_FIRST else _FLOCK.pack(*place, *lock)
+    kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0 if _TYPE_FIRST else 3]
     return bool(kind != fcntl.F_UNLCK)
 
 

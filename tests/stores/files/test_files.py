@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.support import ROOT
 from tests.support.files_by_hand import SAMPLE, claim, drop, files, send, tree
+from tests.support.systems import needs_linux
 
 from postroom.core import crashpoints
 from postroom.core.clock import SYSTEM, ManualClock
@@ -410,6 +411,7 @@ def test_a_file_dropped_into_a_folder_that_is_new_too_wakes_within_a_look(root: 
         assert len(claim(store, "new")) == 1
 
 
+@needs_linux("inotify, whose queue may run over")
 def test_a_queue_of_the_watch_that_ran_over_loses_no_file(root: Path) -> None:
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     with closing(FilesStore(root, Config(), SYSTEM)) as store:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from postroom.core.clock import SYSTEM, iso
+from postroom.core.system import proc
 
 from .client import NotHere, Peer
 from .crew import BenchFailed
@@ -61,12 +62,7 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            found = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        found = ""
-    return found or platform.processor() or platform.machine()
+    return proc.processor() or platform.processor() or platform.machine()
 
 
 def present(names: Sequence[str]) -> tuple[list[type[Peer]], dict[str, str], dict[str, str]]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 from postroom.cli.output import ago
 from postroom.cli.top.picture import agent_lines, wait_lines
 from postroom.core.config import AGENT_LEASE_S
-from postroom.core.system.process import LINUX, processes_with, sees_processes
+from postroom.core.system import LINUX
+from postroom.core.system.process import processes_with, sees_processes
 from postroom.core.untrusted import quoted
 from postroom.errors import RoomError
 from postroom.mail import tokens

@@ -5,8 +5,9 @@ and runs one thread: a start costs milliseconds, and never copies the threads an
 
 - Each child leads a process group of its own; when it ends, whatever it left running in that group is killed.
 - No orphans: when the caller is gone, also by SIGKILL, its children are killed, then its wills are carried out.
-- The system kills a child whose fork server is gone, also one that hangs in C code; what such a child had started is
-  killed by the caller (on Linux), as far as it made no session of its own.
+- A child whose fork server is gone is killed, also one that hangs in C code; by the system on Linux, elsewhere by a
+  process that the server left for that. What such a child had started is killed by the caller, as far as it made no
+  session of its own.
 
 Nothing here knows of rooms or sessions. A child runs "module:function" with one argument, a socket to its caller.
 """
@@ -28,8 +29,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from postroom.core.clock import SYSTEM
 
+from . import LINUX, ps
 from .framing import WHOLE_BYTES, send_frame
-from .process import ENDED, LINUX, process_descriptor, stat_fields
+from .process import ENDED, process_descriptor, stat_fields
 
 #: How long a fork server that was told to end may take before it is killed, in seconds.
 _SERVER_PATIENCE_S: Final = 5.0
@@ -183,7 +185,7 @@ class ForkServer:
         return not self.is_over(0)
 
     def is_over(self, patience_s: float) -> bool:
-        """Whether the server ends within that time. Then its children are gone with all they started (on Linux).
+        """Whether the server ends within that time. Then its children are gone with all they started.
 
         A server that is killed ends nobody, and the system ends its children alone. What they had started is found by
         the server's session, whose number is the server's: nobody else's until the server is reaped, which comes last.
@@ -193,7 +195,7 @@ class ForkServer:
             while self._process.returncode is None:
                 state = _look_at_child(self._process.pid)
                 if state == "broke" and self._used:
-                    _kill_session(self._process.pid)
+                    kill_session(self._process.pid)
                 if state != "runs" and self._process.poll() is not None:
                     break
                 if SYSTEM.steady_ns() >= until_ns:
@@ -317,32 +319,44 @@ def _look_at_child(pid: int) -> Literal["runs", "ended", "broke"] | None:
     return "ended" if (found.si_code, found.si_status) == (os.CLD_EXITED, 0) else "broke"
 
 
-def _kill_session(session: int) -> None:
-    """Kill the processes of a session (as of setsid), and those that they start meanwhile. Linux only.
+def kill_session(session: int) -> None:
+    """Kill the other processes of a session (as of setsid), and those that they start meanwhile.
 
     The caller sees to it that the session's number is not given away meanwhile. A process belongs to the session of its
-    parent, or to one with its own number: so every process that is found in it was started in it. Each is held by a
-    descriptor while it is looked at and killed, so that it cannot be another that has got its number.
+    parent, or to one with its own number: so every process that is found in it was started in it. On Linux each is held
+    by a descriptor while it is looked at and killed, so that it cannot be another that has got its number; elsewhere
+    one look and one call are between.
     """
-    if not LINUX or not hasattr(os, "pidfd_open"):
-        return
     for _ in range(_KILL_ROUNDS):
-        here = [int(name) for name in os.listdir("/proc") if name.isdigit() and _works_in(int(name), session)]
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else ps.running()
+        here = [pid for pid in pids if pid != os.getpid() and _works_in(pid, session)]
         if not here:  # nor was another started meanwhile: its parent would have been seen
             return
         for pid in here:
-            descriptor = process_descriptor(pid)
-            if descriptor is not None:
-                with suppress(OSError):
-                    if _works_in(pid, session):
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                os.close(descriptor)
+            with suppress(OSError):
+                _kill_in(pid, session)
         SYSTEM.sleep(_KILL_PAUSE_S)
 
 
-def _works_in(pid: int, session: int) -> bool:
-    """Whether a process belongs to that session, and is not just waiting to be reaped."""
+def _kill_in(pid: int, session: int) -> None:
+    descriptor = process_descriptor(pid) if LINUX else None
     try:
+        if not _works_in(pid, session):
+            return
+        if sys.platform == "linux" and descriptor is not None:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        elif not LINUX:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _works_in(pid: int, session: int) -> bool:
+    """Whether a process belongs to that session, and (on Linux) is not just waiting to be reaped."""
+    try:
+        if not LINUX:
+            return os.getsid(pid) == session
         fields = stat_fields(pid)
     except OSError:  # it ended
         return False

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from . import libc
-from .process import LINUX, is_stopped
+from . import LINUX, libc, ps
+from .process import is_stopped
 
 #: File systems on which SQLite's write-ahead log is not safe: their locks or shared memory do not reach other hosts.
 NETWORK_FILE_SYSTEMS: Final = frozenset((
@@ -40,6 +43,8 @@ LOCAL_FILE_SYSTEMS: Final = {
     "xfs": 0x58465342,
     "zfs": 0x2FC12FC1,
 }
+#: The same of other systems.
+_LOCAL_ELSEWHERE: Final = frozenset(("apfs", "exfat", "ffs", "hammer2", "hfs", "msdos", "ufs"))
 
 
 #: With less than this nothing can be begun on a disk.
@@ -48,19 +53,25 @@ _FULL_BYTES: Final = 64 * 1024
 
 def file_system_type(path: Path) -> str:
     """The kind of file system that a folder lies on ("ext4", "nfs4", …), or "" where that cannot be told."""
+    target = os.path.realpath(path)
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        mounts = _mounts() if LINUX else ps.mounts(os.stat(target).st_dev)
     except OSError:
         return ""
-    target = os.path.realpath(path)
     best, kind = "", ""
-    for line in mounts.splitlines():
-        left, _, right = line.partition(" - ")
-        point = left.split()[4].replace("\\040", " ")
+    for point, its_kind in mounts:
         inside = target == point or target.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
-            best, kind = point, right.split()[0]
+            best, kind = point, its_kind
     return kind
+
+
+def _mounts() -> list[tuple[str, str]]:
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        left, _, right = line.partition(" - ")
+        found.append((left.split()[4].replace("\\040", " "), right.split()[0]))
+    return found
 
 
 def is_local(folder: Path, kind: str) -> bool:
@@ -69,7 +80,7 @@ def is_local(folder: Path, kind: str) -> bool:
     False: it may not.
     """
     if kind or not LINUX:
-        return kind in LOCAL_FILE_SYSTEMS
+        return kind in LOCAL_FILE_SYSTEMS or (not LINUX and kind in _LOCAL_ELSEWHERE)
     return libc.file_system_number(folder) in LOCAL_FILE_SYSTEMS.values()
 
 
@@ -107,11 +118,21 @@ def open_shared(path: Path, flags: int, mode: int) -> int:
 def map_part(descriptor: int, begin: int, size: int) -> mmap.mmap:
     """Map a part of a file, allocated before: writing to a hole on a full disk would end the process by SIGBUS."""
     if os.fstat(descriptor).st_size < begin + size:
-        if hasattr(os, "posix_fallocate"):
+        if LINUX and sys.platform == "linux":
             os.posix_fallocate(descriptor, begin, size)
         else:
-            os.pwrite(descriptor, bytes(size), begin)
+            _fill(descriptor, begin + size)
     return mmap.mmap(descriptor, size, offset=begin)
+
+
+def _fill(descriptor: int, size: int) -> None:
+    """Make a file that long, with zeros: one process at a time, so that none writes over what another has begun."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        end = os.fstat(descriptor).st_size
+        os.pwrite(descriptor, bytes(max(0, size - end)), end)
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def lock_trouble(what: str, path: Path, place: int = 0) -> str:
@@ -132,6 +153,8 @@ def lock_trouble(what: str, path: Path, place: int = 0) -> str:
 
 def _lock_holder(path: Path, place: int) -> int | None:
     """The other process that has locked a byte of a file for writing; None where that cannot be seen (not on Linux)."""
+    if not LINUX:
+        return None
     try:
         about = os.stat(path)
         locks = Path("/proc/locks").read_text(encoding="ascii")
@@ -170,6 +193,20 @@ def write_file(path: Path, content: bytes) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def _sync_whole(descriptor: int) -> None:
+    full: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is None:
+        os.fsync(descriptor)
+    else:  # macOS, where fsync leaves it in the disk's own memory
+        fcntl.fcntl(descriptor, full)
+
+
+#: Make what was written to a file survive a power cut: its content and its length.
+sync_content: Callable[[int], None] = _sync_whole
+if LINUX and sys.platform == "linux":
+    sync_content = os.fdatasync
 
 
 def sync_folder(folder: Path) -> None:

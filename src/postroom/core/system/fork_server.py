@@ -31,15 +31,15 @@ import traceback
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
+from . import LINUX, children
 from .framing import HEADER_BYTES, read_exactly
 from .libc import die_with_parent
-from .process import LINUX, process_descriptor, process_started
+from .process import process_descriptor, process_started
 from .startup import load_target
 
 #: status, control, output, errors: the one over which a refusal is told comes first
 DESCRIPTORS: Final = 4
 EXIT_BROKEN: Final = 70
-_CLOSE_ON_EXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def take_over(setting: dict[str, Any]) -> None:
@@ -63,10 +63,31 @@ def main(control: int, caller: int, preload: list[str]) -> NoReturn:
     try:
         with socket.socket(fileno=control) as asked:
             _Server(asked, caller).run()
-    except BaseException:  # noqa: BLE001  the children are ended by the system, as this process ends
+    except BaseException:  # noqa: BLE001  the children are ended as this process ends: see `_become_child`
         traceback.print_exc()
         code = EXIT_BROKEN
     os._exit(code)
+
+
+def _start_guard() -> int:
+    """Start a process that kills the session when this one ends without a word; the pipe to give it.
+
+    Where the system does not kill children with their parent. A thread in each child would not do: it does not run while
+    the child hangs in C code. The guard belongs to the session, so that its number is nobody else's meanwhile.
+    """
+    watching, watched = os.pipe()
+    session = os.getpid()
+    if os.fork() != 0:
+        os.close(watching)
+        return watched
+    try:
+        signal.set_wakeup_fd(-1)
+        os.dup2(watching, 0)
+        os.closerange(1, os.sysconf("SC_OPEN_MAX"))  # or it would keep pipes open, which others read to their end
+        if not os.read(0, 1):
+            children.kill_session(session)
+    finally:
+        os._exit(0)
 
 
 class _Child(NamedTuple):
@@ -81,6 +102,7 @@ class _Server:
     def __init__(self, control: socket.socket, caller: int) -> None:
         self._control = control
         self._caller = caller
+        self._guard: int | None = None  # the pipe to the process that ends the children, where the system does not
         self._caller_gone = process_descriptor(caller)
         self._children: dict[int, _Child] = {}
         self._wills: dict[str, tuple[str, str]] = {}
@@ -111,6 +133,8 @@ class _Server:
                 alive = False
         self._read_wills()
         self._end_all()
+        if self._guard is not None:
+            os.write(self._guard, b"!")  # nobody is left
 
     def _read_wills(self) -> None:
         """What the caller had said before it was gone, perhaps before this process ran: only its wills count."""
@@ -140,7 +164,9 @@ class _Server:
     def _next(self) -> tuple[dict[str, Any] | None, list[int]]:
         """What is asked next, and the descriptors that came with it; None when the caller is gone."""
         try:
-            head, descriptors, _, _ = socket.recv_fds(self._control, HEADER_BYTES, DESCRIPTORS, _CLOSE_ON_EXEC)
+            head, descriptors, _, _ = socket.recv_fds(self._control, HEADER_BYTES, DESCRIPTORS)
+            for fd in descriptors:  # nothing is forked off in between: there is one thread
+                os.set_inheritable(fd, False)
             frame = read_exactly(self._control, int.from_bytes(head, "big")) if head else None
         except OSError:
             return None, []
@@ -169,6 +195,8 @@ class _Server:
     def _start(self, number: int, target: str, descriptors: list[int]) -> None:
         """Start a child, whose descriptors are closed here after it. Raises OSError when there is none."""
         status, control, output, errors = descriptors
+        if not LINUX and self._guard is None:
+            self._guard = _start_guard()
         server = os.getpid()
         pid = os.fork()  # from a process with one thread, which is the point of this process
         if pid == 0:
@@ -196,7 +224,8 @@ class _Server:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for end in (self._woken, self._wake, self._caller_gone, *(child.status for child in self._children.values())):
+        statuses = (child.status for child in self._children.values())
+        for end in (self._woken, self._wake, self._caller_gone, self._guard, *statuses):
             if end is not None:
                 os.close(end)
         self._control.close()

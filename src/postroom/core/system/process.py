@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
 
-from . import ps
+from . import LINUX, ps
 
-LINUX: Final = sys.platform.startswith("linux")
 #: States of a process that works no more, and is only waiting to be reaped (a zombie).
 ENDED: Final = (b"Z", b"X")
 #: Stands before the byte in a process's name; stands in the place of a start time that could not be seen.
@@ -27,7 +27,7 @@ _UNSEEN: Final = "unseen-"
 def host_id() -> str:
     """A name for the set of processes whose pids can be told apart from here: this boot and this pid namespace."""
     try:
-        namespace = str(os.stat("/proc/self/ns/pid").st_ino)
+        namespace = str(os.stat("/proc/self/ns/pid").st_ino) if LINUX else "0"
     except OSError:
         namespace = "0"
     return f"{SYSTEM.boot_id()[:13]}.{namespace}"
@@ -37,10 +37,11 @@ def host_id() -> str:
 def sees_processes() -> bool:
     """Whether pids can be looked up here: /proc is mounted, and shows the pid namespace that this process is in.
 
-    A sandbox may have no /proc, or that of the system around it, in which every pid is another process's.
+    A sandbox may have no /proc, or that of the system around it, in which every pid is another process's. Not on Linux:
+    whether `ps` is there, and sees this process.
     """
     if not LINUX:
-        return True
+        return process_started(os.getpid()) is not None
     try:
         with open("/proc/self/status", "rb") as file:
             lines = file.read().split(b"\n")
@@ -152,7 +153,7 @@ def _is_hidden(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return not os.access(f"/proc/{pid}/stat", os.R_OK)
+        return LINUX and not os.access(f"/proc/{pid}/stat", os.R_OK)
     except (ProcessLookupError, OverflowError):
         pass
     return False
@@ -161,15 +162,17 @@ def _is_hidden(pid: int) -> bool:
 def is_stopped(pid: int) -> bool:
     """Whether a process is held by Ctrl-Z or by a debugger; False where that cannot be seen."""
     try:
-        return stat_fields(pid)[0] in (b"T", b"t")
+        return stat_fields(pid)[0] in (b"T", b"t") if LINUX else ps.is_stopped(pid)
     except OSError:
         return False
 
 
 def processes_with(path: Path) -> list[int]:
-    """The other processes that have a file open, as far as they can be seen (on Linux, those of this user)."""
+    """The other processes that have a file open, as far as they can be seen (those of this user)."""
+    if not LINUX:
+        return ps.users_of(path)
     target = os.path.realpath(path)
-    names = os.listdir("/proc") if LINUX and sees_processes() else []
+    names = os.listdir("/proc") if sees_processes() else []
     others = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
     return sorted(pid for pid in others if target in _open_files(pid))
 
@@ -182,11 +185,47 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 def process_descriptor(pid: int) -> int | None:
-    """A descriptor that can be read once the process is gone (pidfd); None without pidfds, or when it is gone."""
+    """A descriptor that can be read once the process is gone; None when it is gone, or where there is none.
+
+    A pidfd on Linux, a kqueue on BSD and macOS. Elsewhere only children have one: a thread waits for them.
+    """
     try:
-        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        if LINUX and sys.platform == "linux":
+            return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        return _queue_for_end(pid) if hasattr(select, "kqueue") else _pipe_for_end(pid)
     except OSError:
         return None
+
+
+def _queue_for_end(pid: int) -> int:
+    kq: Any = select
+    with kq.kqueue() as queue:
+        flags = kq.KQ_EV_ADD | kq.KQ_EV_ONESHOT
+        queue.control([kq.kevent(pid, kq.KQ_FILTER_PROC, flags, kq.KQ_NOTE_EXIT)], 0)
+        return os.dup(queue.fileno())
+
+
+def _pipe_for_end(pid: int) -> int:
+    """The end of a pipe whose other end is closed when a child has ended. The child is not reaped by that."""
+    system: Any = os  # macOS has no `waitid`, but kqueues
+    wait = system.waitid
+    wait(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)  # raises ChildProcessError: not a child of ours
+    read, write = os.pipe()
+
+    def run() -> None:
+        with suppress(ChildProcessError):  # reaped meanwhile
+            wait(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(write)
+
+    start_thread(threading.Thread(target=run, name="postroom child watch", daemon=True))
+    return read
+
+
+def core_count() -> int:
+    """How many cores this process may use, as far as the system tells; or how many there are."""
+    if LINUX and sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def start_thread(thread: threading.Thread) -> None:

@@ -1,13 +1,15 @@
-"""Watching folders, by inotify or kqueue, and one thread that makes a callback when a file appears.
+"""Watching folders, by inotify, kqueue or looking, and one thread that makes a callback when a file appears.
 
 A watch is a hint: the names of files that may be new, or ANYTHING where the system cannot say which.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,15 +19,18 @@ from typing import Any, Final, NamedTuple
 from postroom.core import log
 from postroom.core.clock import SYSTEM
 
-from . import libc
-from .process import LINUX
+from . import LINUX, libc
 
 #: Instead of a name: look at the whole folder. Instead of a folder: look at all of them (a queue ran over).
 ANYTHING: Final = ""
+#: How often to look where the system does not tell, and at a file that was made but may still be being written.
+_LOOK_EVERY_S: Final = 0.1
+#: A folder's time of change is believed when it is this old: file systems count time in ticks of some milliseconds.
+_SETTLED_NS: Final = 50_000_000
 
 
 class NoWatch(Exception):
-    """This system has no means to watch folders, or no more of them; look by yourself now and then."""
+    """A folder cannot be watched, or this user has no more watches; look by yourself now and then."""
 
 
 class FolderNews(NamedTuple):
@@ -39,6 +44,11 @@ class FolderNews(NamedTuple):
 class _Watch:
     """Tells what was completed in some folders: moved there, or closed after writing."""
 
+    #: How often `read` is to be called, where no descriptor tells when.
+    look_every_s: float | None = None
+    #: Whether it tells which file it was, and when one is closed after writing; or the folder alone.
+    tells_files = False
+
     def __init__(self) -> None:
         self._names: dict[int, str] = {}  # the system's number of a watched folder -> what `read` calls it
         self._numbers: dict[str, int] = {}
@@ -49,7 +59,9 @@ class _Watch:
 
 def watch_folders() -> FolderWatch:
     """A watch of no folder yet. Raises NoWatch: on Linux when this user has too many of them (128 unless set)."""
-    return InotifyWatch() if LINUX else KqueueWatch()
+    if LINUX:
+        return InotifyWatch()
+    return KqueueWatch() if hasattr(select, "kqueue") else LookingWatch()
 
 
 _EVENT: Final = struct.Struct("iIII")
@@ -68,6 +80,8 @@ class InotifyWatch(_Watch):
 
     A file that appears by `os.link` is not told of, so that a process that makes files so does not wake watchers.
     """
+
+    tells_files = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,8 +157,6 @@ class KqueueWatch(_Watch):
     def __init__(self) -> None:
         super().__init__()
         self._select: Any = select
-        if not hasattr(select, "kqueue"):
-            raise NoWatch("this system has neither inotify nor kqueue")
         self._queue = self._select.kqueue()
 
     def add(self, folder: Path, name: str, *, of_folders: bool = False, of_files: bool = False) -> None:
@@ -182,12 +194,69 @@ class KqueueWatch(_Watch):
         self._queue.close()
 
 
-FolderWatch = InotifyWatch | KqueueWatch
+class LookingWatch(_Watch):
+    """The same by looking when a folder last changed, where the system tells nothing. It tells the folder, not the name.
+
+    A file that is written later is not told of again: its folder does not change.
+    """
+
+    look_every_s = _LOOK_EVERY_S
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folders: dict[str, Path] = {}
+        #: When a folder changed; and what was in it, while it may have changed again in the same tick.
+        self._seen: dict[str, tuple[int, frozenset[str] | None]] = {}
+
+    def add(self, folder: Path, name: str, *, of_folders: bool = False, of_files: bool = False) -> None:
+        del of_folders, of_files
+        if name in self._numbers:
+            return
+        try:
+            self._seen[name] = self._look(folder, (-1, None))
+        except OSError as error:
+            raise NoWatch(str(error)) from error
+        self._folders[name] = folder
+        self._numbers[name] = 0
+
+    def _look(self, folder: Path, before: tuple[int, frozenset[str] | None]) -> tuple[int, frozenset[str] | None]:
+        changed_ns = os.stat(folder, follow_symlinks=False).st_mtime_ns
+        if before == (changed_ns, None):
+            return before
+        settled = not 0 <= SYSTEM.wall_ms() * 1_000_000 - changed_ns < _SETTLED_NS
+        names = frozenset(os.listdir(folder))
+        return changed_ns, None if settled and names == before[1] else names
+
+    def remove(self, name: str) -> None:
+        if self._numbers.pop(name, None) is not None:
+            del self._folders[name], self._seen[name]
+
+    def fileno(self) -> int:
+        raise OSError(errno.ENOTSUP, "this watch looks, and has no descriptor to wait on")
+
+    def read(self) -> list[FolderNews]:
+        found = []
+        for name, folder in tuple(self._folders.items()):
+            before = self._seen[name]
+            try:
+                now = self._seen[name] = self._look(folder, before)
+            except OSError:  # the folder is gone; one that gets its name later is another
+                self.remove(name)
+                continue
+            if now[0] != before[0] or (now[1] is not None and now[1] != before[1]):
+                found.append(FolderNews(name, ANYTHING, complete=False))
+        return found
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+FolderWatch = InotifyWatch | KqueueWatch | LookingWatch
 
 
 def gather(descriptors: list[int]) -> Any:
     """One object whose descriptor can be read when one of these can; `close()` lets go of it, not of them."""
-    if hasattr(select, "epoll"):
+    if LINUX and sys.platform == "linux":
         epoll = select.epoll()
         for descriptor in descriptors:
             epoll.register(descriptor, select.EPOLLIN)
@@ -197,9 +266,6 @@ def gather(descriptors: list[int]) -> Any:
     queue.control([kq.kevent(each, kq.KQ_FILTER_READ, kq.KQ_EV_ADD) for each in descriptors], 0)
     return queue
 
-
-#: How often to look where the system does not tell, and at a file that was made but may still be being written.
-_LOOK_EVERY_S: Final = 0.1
 
 #: How long the end of a watch waits for a callback that runs.
 _LAST_CALL_S: Final = 5.0
@@ -216,6 +282,7 @@ class _AwaitedFile:
         self.name = name
         self.path = folder / name
         self._on_file = on_file
+        self._looked = self._signature()  # when there was no other way to see it
         self.is_watched = False  # else it must be looked at by turns
         self.over = False
         self.again = False
@@ -244,9 +311,19 @@ class _AwaitedFile:
         exact = [each.complete for each in about if each.name == self.name]
         if exact:
             self.tell(complete=any(exact))
-        elif (self.again or not self.is_watched or any(each.name == ANYTHING for each in about)) and self.path.exists():
+        elif self.again or not self.is_watched or any(each.name == ANYTHING for each in about):
             # the second look at a file that was seen half-written, or the only way to see it at all
-            self.tell(complete=self.again)
+            before, self._looked = self._looked, self._signature()
+            if self._looked is not None and (self.again or self._looked != before):
+                self.tell(complete=self.again)
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        """What tells a file from what it was before; None when there is none."""
+        try:
+            about = os.stat(self.path)
+        except OSError:
+            return None
+        return about.st_ino, about.st_mtime_ns, about.st_size
 
 
 class FileListener:
@@ -317,12 +394,13 @@ class FileListener:
                     self._end()
                     return
                 watch, told, files = self._watch, self._told, tuple(self._files)
-            pause_s = _LOOK_EVERY_S if any(file.again or not file.is_watched for file in files) else None
-            ready = SYSTEM.wait_readable([told] if watch is None else [told, watch.fileno()], pause_s)
+            ends = [told] if watch is None or watch.look_every_s is not None else [told, watch.fileno()]
+            looks = len(ends) == 1 or any(file.again or not file.is_watched for file in files)
+            ready = SYSTEM.wait_readable(ends, _LOOK_EVERY_S if looks else None)
             if told in ready:
                 os.read(told, 4096)
             with self._lock:  # which adding and removing a folder hold too
-                news = watch.read() if watch is not None and watch.fileno() in ready else []
+                news = watch.read() if watch is not None and (len(ends) == 1 or ends[1] in ready) else []
                 files = tuple(self._files)  # again: what was just read may be about one that came while we waited
             for file in files:
                 file.look(news)

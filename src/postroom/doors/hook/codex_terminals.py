@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final, NamedTuple
 
+from postroom.core.system import proc
 from postroom.core.system.process import process_alive, process_name
 from postroom.doors import session_binding
 from postroom.doors.hosts import PROMPT, START
@@ -58,7 +58,7 @@ def _choose(cwd: object, others: set[str | None], *, or_taken: bool) -> str | No
 
 def _environment(server: int, terminal: int) -> dict[str, str]:
     """The hook's environment, but with the agent's name and token of the terminal, not of the server's parent."""
-    servers, terminals = _environ(server), _environ(terminal)
+    servers, terminals = proc.environment_of(server), proc.environment_of(terminal)
     kept = {name: value for name, value in os.environ.items() if name not in WHO or servers.get(name) != value}
     return {name: value for name, value in terminals.items() if name in WHO} | kept
 
@@ -68,12 +68,11 @@ def _environment(server: int, terminal: int) -> dict[str, str]:
 
 def _caller() -> int | None:
     """The Codex that started this process."""
-    pid = os.getppid()
+    pid: int | None = os.getppid()
     for _ in range(_MAX_UP):
-        if _is_codex(pid):
+        if pid is None or proc.program_of(pid) == PROGRAM:
             return pid
-        with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-            pid = int(file.read().rpartition(b")")[2].split()[1])
+        pid = proc.parent_of(pid)
     return None
 
 
@@ -81,33 +80,14 @@ def _terminals(cwd: object) -> list[int]:
     """The running Codex programs with a screen in that folder; the one that was typed into last is the first."""
     folder = os.path.realpath(cwd) if isinstance(cwd, str) else None
     found: list[tuple[int, int]] = []
-    pids: list[int] = []
-    with suppress(OSError):
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    for pid in pids:
-        with suppress(OSError):
-            if not _is_codex(pid) or _words(pid) & set(_WITHOUT_SCREEN) or os.readlink(f"/proc/{pid}/cwd") != folder:
-                continue
-            if os.readlink(f"/proc/{pid}/fd/0").startswith(("/dev/pts/", "/dev/tty")):
-                found.append((os.stat(f"/proc/{pid}/fd/0").st_atime_ns, pid))
+    for pid in proc.pids():
+        if proc.program_of(pid) == PROGRAM and not _words(pid) & set(_WITHOUT_SCREEN) and proc.folder_of(pid) == folder:
+            typed_ns = proc.typed_into_ns(pid)
+            if typed_ns is not None:
+                found.append((typed_ns, pid))
     return [pid for _, pid in sorted(found, reverse=True)]
-
-
-def _is_codex(pid: int) -> bool:
-    with suppress(OSError):
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)") == PROGRAM
-    return False
 
 
 def _words(pid: int) -> set[bytes]:
     """The words of its command line that are not options."""
-    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        return {word for word in file.read().split(b"\0")[1:] if word and not word.startswith(b"-")}
-    return set()
-
-
-def _environ(pid: int) -> dict[str, str]:
-    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        lines = file.read().decode("utf-8", "surrogateescape").split("\0")
-        return dict(line.partition("=")[::2] for line in lines if "=" in line)
-    return {}
+    return {word for word in proc.words_of(pid)[1:] if word and not word.startswith(b"-")}

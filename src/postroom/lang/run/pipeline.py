@@ -22,7 +22,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
-from postroom.core.system import children
+from postroom.core.system import children, proc
 from postroom.core.system.process import process_descriptor, this_process
 
 MARK: Final = "POSTROOM_COMMAND"
@@ -259,7 +259,7 @@ class _Running:
                 if left_s <= 0:
                     break
                 self._wait_for_one(left_s)
-            if all(child.returncode is not None for child in self._children) and not marked(self._mark):
+            if all(child.returncode is not None for child in self._children) and not proc.marked(MARK, self._mark):
                 return
 
     def _wait_for_one(self, left_s: float) -> None:
@@ -359,23 +359,9 @@ def end_own() -> None:
         _guard = None
 
 
-def marked(mark: str) -> list[int]:
-    """The processes that carry this mark, or one that begins with it and a colon."""
-    wanted = [f"{MARK}={mark}".encode(), f"{MARK}={mark}:".encode()]
-    found = []
-    with suppress(OSError):
-        for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) != os.getpid():
-                with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                    entries = file.read().split(b"\0")
-                    if any(entry == wanted[0] or entry.startswith(wanted[1]) for entry in entries):
-                        found.append(int(name))
-    return found
-
-
 def end_marked(mark: str, number: int) -> int:
     """Send a signal to all processes that carry the mark; returns how many there were."""
-    pids = marked(mark)
+    pids = proc.marked(MARK, mark)
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -16,5 +16,5 @@ from __future__ import annotations
 
 from postroom.core.system.startup import deferring
 
-#: Programs without an event loop have no switchboard, and mostly ring none.
-__getattr__ = deferring(__name__, "switchboards")
+#: Programs without an event loop have no switchboard, and mostly ring none; few rooms have a path that is too long.
+__getattr__ = deferring(__name__, "shortcuts", "switchboards")

@@ -5,9 +5,10 @@ containers with a network namespace of their own are reached as well, and a stra
 neither ring a bell nor take its name. (Abstract names belong to a network namespace, and to whichever user comes
 first.)
 
-A slot is owned by a kernel lock: an open-file-description lock (OFD lock) on the slot's byte of the page of flags. The
-kernel drops it when the owner dies, in whichever container that was. Only the owner removes what a dead process left
-under the slot's name, so two processes never replace each other's sockets.
+A slot is owned by a kernel lock: an open-file-description lock (OFD lock) on the slot's byte of the page of flags; on
+systems without those, a `flock` of a file of its own. The kernel drops it when the owner dies, in whichever
+container that was. Only the owner removes what a dead process left under the slot's name, so two processes never replace
+each other's sockets.
 
 Nothing here belongs to a forked child: the child closes its copies, so that a name is free and a lock is dropped when
 the process that took them ends.
@@ -27,6 +28,10 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
+from postroom.core.system import LINUX
+
+from . import shortcuts
+
 #: The folder of the sockets, beside the page of flags.
 SOCKETS: Final = "sockets"
 #: The longest name of a socket that every system takes, in bytes (Linux: 107).
@@ -37,7 +42,9 @@ _DIGITS: Final = 3
 _LINES_MOST: Final = 8
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: `fcntl`'s command for OFD locks; None on systems that have none.
-_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
+_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None) if LINUX else None
+#: The folder of the files that are locked instead, one for each slot.
+LOCKS: Final = "locks"
 #: C's `struct flock`: kind, from where, first byte, number of bytes, process (0 for OFD locks).
 _FLOCK: Final = struct.Struct("hhqqi0q")
 
@@ -70,6 +77,7 @@ class BellSockets:
         self._addresses: dict[int, bytes] = {}  # of names that were seen to be sockets
         self._lines: dict[int, _Descriptor] = {}
         self._taken: dict[int, object] = {}
+        self._lock_files: dict[int, _Descriptor] = {}  # of the slots that are taken; none with OFD locks
         self._closed = False
         # Opened anew: a map of the page is kept by forked children, with the open file that it was made of and its
         # locks.
@@ -77,6 +85,7 @@ class BellSockets:
         self._sender = _new_socket()
         self._open: set[FileIO | socket.socket] = {self._sender, self._locks}
         self._folders: list[int] = []  # descriptors that the prefix names, or did
+        self._shortcut: shortcuts.Shortcut | None = None
         _all.add(self)
 
     # Ringing
@@ -143,7 +152,7 @@ class BellSockets:
             if self._closed:
                 raise NoBells("the room was closed meanwhile")
             name = f"{self._prefix or self._enter(make=True)}{slot}"
-            if self._lock(slot, fcntl.F_WRLCK, name):
+            if self._lock(slot, fcntl.F_WRLCK):
                 bound = self._bind(name)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EISDIR):
@@ -179,19 +188,44 @@ class BellSockets:
 
     def _free(self, slot: int) -> None:
         with suppress(OSError, ValueError):  # or all was closed before, and the lock went with it
-            self._lock(slot, fcntl.F_UNLCK, "")
+            self._lock(slot, fcntl.F_UNLCK)
         self._taken.pop(slot, None)
         if self._closed:
             self.close()
 
-    def _lock(self, slot: int, kind: int, name: str) -> bool:
+    def _lock(self, slot: int, kind: int) -> bool:
         """Take or drop the lock of a slot. False when another process has it."""
         if _LOCK is None:
-            return kind == fcntl.F_UNLCK or not _somebody_reads(name)
+            return self._lock_file(slot) if kind == fcntl.F_WRLCK else self._unlock_file(slot)
         try:
             fcntl.fcntl(self._locks.fileno(), _LOCK, _FLOCK.pack(kind, os.SEEK_SET, slot, 1, 0))
         except (BlockingIOError, PermissionError):
             return False
+        return True
+
+    def _lock_file(self, slot: int) -> bool:
+        """Lock the file of a slot. False when another process has it. It stays: removing it would be a race."""
+        place = self._make(LOCKS)
+        name = f"{place}/{slot}"
+        file = _Descriptor(os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b")
+        self._open.add(file)  # before it is locked: a fork from now on leaves no lock with the child
+        try:
+            with suppress(PermissionError):  # another user made it, and has shared it
+                self._share(name, 0o660)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.let_go(file)
+            return False
+        except BaseException:
+            self.let_go(file)
+            raise
+        self._lock_files[slot] = file
+        return True
+
+    def _unlock_file(self, slot: int) -> bool:
+        held = self._lock_files.pop(slot, None)
+        if held is not None:
+            self.let_go(held)
         return True
 
     # The folder
@@ -201,11 +235,7 @@ class BellSockets:
 
         Raises OSError and NoBells when the folder cannot be used, or is not there.
         """
-        place = self._folder / SOCKETS
-        if make:
-            with suppress(FileExistsError):
-                place.mkdir(mode=0o700)
-                self._share(str(place), 0o2770)
+        place = self._make(SOCKETS) if make else self._folder / SOCKETS
         folder = os.open(place, _FOLDER)
         try:
             about = os.fstat(folder)
@@ -214,14 +244,34 @@ class BellSockets:
                 raise NoBells(f"{place} is not the room's own (user {about.st_uid}, mode {about.st_mode & 0o7777:04o})")
             prefix = f"{place}/"
             if len(os.fsencode(prefix)) + _DIGITS > _NAME_BYTES_MOST:
-                prefix = f"/proc/self/fd/{folder}/"
-                if not os.path.isdir(prefix):
-                    raise NoBells(f"the path of {place} is too long for sockets, and /proc is not there to shorten it")
-                self._folders.append(folder)
+                prefix = self._shorten(place, folder)
         finally:
             if folder not in self._folders:
                 os.close(folder)
         self._prefix = prefix
+        return prefix
+
+    def _make(self, name: str) -> Path:
+        """A folder of the room, made if it is not there."""
+        place = self._folder / name
+        with suppress(FileExistsError):
+            place.mkdir(mode=0o700)
+            self._share(str(place), 0o2770)
+        return place
+
+    def _shorten(self, place: Path, folder: int) -> str:
+        """A shorter prefix for a folder whose path is too long: through /proc, or through a link to it."""
+        if LINUX:
+            prefix = f"/proc/self/fd/{folder}/"
+            if not os.path.isdir(prefix):
+                raise NoBells(f"the path of {place} is too long for sockets, and /proc is not there to shorten it")
+            self._folders.append(folder)
+            return prefix
+        if self._shortcut is None:
+            self._shortcut = shortcuts.Shortcut(place)
+        prefix = f"{self._shortcut.path}/"
+        if len(os.fsencode(prefix)) + _DIGITS > _NAME_BYTES_MOST:
+            raise NoBells(f"the path of {place} is too long for sockets, and so is that of the temporary files")
         return prefix
 
     def _share(self, name: str, mode: int) -> None:
@@ -247,6 +297,10 @@ class BellSockets:
             self._close_all()
 
     def _close_all(self) -> None:
+        self._lock_files.clear()
+        if self._shortcut is not None and not self.inherited:
+            self._shortcut.remove()
+            self._shortcut = None
         self._lines = {}  # each is closed when no thread writes to it any more
         opened, self._open = self._open, set()
         for each in opened:
@@ -276,15 +330,3 @@ def _new_socket() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.setblocking(False)
     return made
-
-
-def _somebody_reads(name: str) -> bool:
-    """Whether a socket of that name is open somewhere: whether the slot is taken, where there are no OFD locks."""
-    with _new_socket() as probe:
-        try:
-            probe.connect(os.fsencode(name))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-        except OSError:
-            pass
-    return True

@@ -15,6 +15,7 @@ import threading
 from typing import Final
 
 from postroom.core.clock import SYSTEM
+from postroom.core.system.process import core_count
 
 from .page import SharedPage
 
@@ -40,8 +41,7 @@ os.register_at_fork(after_in_child=_forked)
 
 def may_spin() -> bool:
     """Whether spinning is on: it needs a second core, and nobody has turned it off."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores > 1 and os.environ.get(VARIABLE) != "0"
+    return core_count() > 1 and os.environ.get(VARIABLE) != "0"
 
 
 class Spinning(threading.local):

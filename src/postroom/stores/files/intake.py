@@ -48,6 +48,8 @@ class Intake:
         self._absent: set[str] = set()  # paths of messages that were not there
         self._unripe: dict[str, tuple[object, int]] = {}  # path -> (what it looked like, since when)
         self._next_look_ns = 0
+        self._stirred: set[str] = set()  # folders in which something happened
+        self._next_stirred_ns = 0
         self._look_everywhere = True
 
     # Hints
@@ -80,12 +82,15 @@ class Intake:
         topics: set[str] = set()
         watch = self._watch
         for folder, name, _ in [] if watch is None else watch.read():
-            if ANYTHING in (folder, name) or folder in (INBOX, _CHANNEL_FOLDER, OUTBOX):
+            if folder == ANYTHING or folder in (INBOX, _CHANNEL_FOLDER, OUTBOX):
                 self._look_everywhere = True
                 topics.add(FEED)
             elif folder == BOARD:
                 self._board.suspect = True
                 topics.add(topic_cells(BOARD))
+            elif name == ANYTHING:
+                self._stirred.add(folder)
+                topics |= {self._topic_of(folder), FEED}
             elif is_message_file(name):
                 self._drops.add(f"{folder}/{name}")
                 topics |= {self._topic_of(folder), FEED}
@@ -121,6 +126,10 @@ class Intake:
                 self._survey(room, everything=everything)
             self._drops.update(self._unripe)
             self._board.suspect = True
+        elif self._unripe and self._watch is not None and not self._watch.tells_files:
+            self._drops.update(self._unripe)  # nobody tells when one is closed
+        if self._stirred and now_ns >= self._next_stirred_ns:
+            self._look_at_stirred(room, now_ns)
         return bool(self._drops or self._absent or self._board.suspect)
 
     def _mail_folders(self) -> list[str]:
@@ -146,6 +155,15 @@ class Intake:
                 self._compare(room, folder, lying.get(folder, []))
         for folder in lying.keys() - set(folders):
             self._absent.update(lying[folder])
+
+    def _look_at_stirred(self, room: FileTables, now_ns: int) -> None:
+        """Look at the folders that the watch named without a file, for a fifth of the time at most: our own steps stir
+        them as well.
+        """
+        stirred, self._stirred = self._stirred, set()
+        for folder in stirred:
+            self._compare(room, folder, [path for path in room.lying if path.rpartition("/")[0] == folder])
+        self._next_stirred_ns = now_ns + 5 * (room.clock.steady_ns() - now_ns)
 
     def _compare(self, room: FileTables, folder: str, lying: list[str]) -> None:
         try:

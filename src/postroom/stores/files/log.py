@@ -24,7 +24,7 @@ import msgspec
 
 from postroom.core.clock import SYSTEM
 from postroom.core.message import LedgerEntry
-from postroom.core.system.files import lock_trouble, open_shared, sync_folder
+from postroom.core.system.files import lock_trouble, open_shared, sync_content, sync_folder
 from postroom.errors import RoomBusy, RoomDamaged, RoomUnreachable
 from postroom.stores.contract import in_the_middle
 
@@ -263,7 +263,7 @@ class Log:
             while written < len(line):
                 written += os.pwrite(self._file, line[written:], start + written)
             if sync:
-                os.fdatasync(self._file)
+                sync_content(self._file)
         except OSError as error:
             os.ftruncate(self._file, start)
             raise RoomUnreachable(
@@ -276,7 +276,7 @@ class Log:
     def sync(self) -> None:
         """Make what stands in the log survive a power cut. Raises RoomUnreachable when the disk does not take it."""
         try:
-            os.fdatasync(self._file)
+            sync_content(self._file)
         except OSError as error:
             raise RoomUnreachable(f"{self.path} could not be synced ({error.strerror}); nothing was changed") from error
 

@@ -402,9 +402,11 @@ class FilesStore(TableStore):
         bells = self._bells
         if bells is None:
             return self._no_bells
-        if self._intake.watch() is not None:
+        watch = self._intake.watch()
+        if watch is not None and watch.look_every_s is None:
             return bells.way()
-        return f"{bells.way()}; files that others drop are looked for once a second, because folders cannot be watched"
+        often = "once a second" if watch is None else f"every {watch.look_every_s:g} s"
+        return f"{bells.way()}; files that others drop are looked for {often}, because folders cannot be watched"
 
     # Waiting, housekeeping, the end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from postroom.core.clock import Clock
 from postroom.core.system.watch import FolderWatch, gather
@@ -26,12 +27,17 @@ class FilesWaiter(Waiter):
         self._hear = hear
         self._forget = forget
         self._clock = clock
-        self._both = None if watch is None else gather([bell.fileno(), watch.fileno()])
+        self._both: Any = None
+        self._look_every_s = None if watch is None else watch.look_every_s
+        if watch is not None and self._look_every_s is None:
+            self._both = gather([bell.fileno(), watch.fileno()])
         self._open = True
 
     def wait(self, timeout_s: float | None) -> bool:
         if self._both is None:
-            return self._bell.wait(timeout_s)
+            return (
+                self._bell.wait(timeout_s) if self._look_every_s is None else self._look(timeout_s, self._look_every_s)
+            )
         until_ns = None if timeout_s is None else self._clock.steady_ns() + round(timeout_s * 1e9)
         while True:
             left_s = None if until_ns is None else max(0, until_ns - self._clock.steady_ns()) / 1e9
@@ -40,6 +46,15 @@ class FilesWaiter(Waiter):
             heard = not self._topics.isdisjoint(self._hear())
             if self._bell.wait(0) or heard:
                 return True
+
+    def _look(self, timeout_s: float | None, every_s: float) -> bool:
+        """Wait for the bell, and hear the watch now and then, which has no descriptor."""
+        left_s = timeout_s
+        while left_s is None or left_s > every_s:
+            if self._bell.wait(every_s) or not self._topics.isdisjoint(self._hear()):
+                return True
+            left_s = None if left_s is None else left_s - every_s
+        return self._bell.wait(left_s) or not self._topics.isdisjoint(self._hear())
 
     def fileno(self) -> int:
         return self._bell.fileno() if self._both is None else int(self._both.fileno())
