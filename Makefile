@@ -1,6 +1,7 @@
 # make demo        make the environment, watch a program run and agents talk, one of them killed half-way
 # make check       the quick look: lint, types, fast tests (at most 90 s)
 # make test        the whole suite
+# make test-portable  the suite without what only Linux has (POSTROOM_SHARE=1/7 runs a seventh of it)
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/28 runs a 28th of them)
 # make model       a small model for the tests of real inference (100 MB; test-long makes it)
 # make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
@@ -31,7 +32,7 @@ SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist wo
 # Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo bench check lint types test test-long test-agents model clean
+.PHONY: help demo bench check lint types test test-portable test-long test-agents model clean
 .DELETE_ON_ERROR:
 
 help:
@@ -60,6 +61,7 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy --platform darwin --cache-dir .mypy_cache/darwin src
 
 test: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 $(ENV)/.llama $(ENV)/.collected
@@ -70,6 +72,9 @@ test: $(STAMP)
 $(ENV)/.collected: $(STAMP)
 	@$(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true
 	@touch $@
+
+test-portable: $(STAMP)
+	POSTROOM_PORTABLE=1 $(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not long"
 
 test-long: $(STAMP) model
 	$(BIN)/python -m pytest -q -m long -o faulthandler_timeout=900

@@ -2,7 +2,8 @@
 
 The storms (`@pytest.mark.long`) take minutes each. CI runs them in turns: with `--long-share 2/7`, or
 POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the third. All shares together are all tests.
-With `--long-for 600`, or POSTROOM_LONG_FOR_S=600, none of them begins after ten minutes.
+With `--long-for 600`, or POSTROOM_LONG_FOR_S=600, none of them begins after ten minutes. `--share`, or POSTROOM_SHARE, is
+the same for all other tests: CI runs a share of them each day with POSTROOM_PORTABLE=1.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of the long tests, run every Nth, beginning with number K (default: all of them)",
     )
     parser.addoption(
+        "--share",
+        metavar="K/N",
+        default=os.environ.get("POSTROOM_SHARE") or "0/1",
+        help="of the tests that are not long, run every Nth, beginning with number K (default: all of them)",
+    )
+    parser.addoption(
         "--long-for",
         metavar="SECONDS",
         type=float,
@@ -84,10 +91,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests of other shares, counted in the order of their names."""
-    k, n = parse_share(config.getoption("--long-share"))
-    long_ones = sorted(item.nodeid for item in items if item.get_closest_marker("long"))
-    others = {nodeid for index, nodeid in enumerate(long_ones) if index % n != k}
+    """Leave out the tests of other shares, counted in the order of their names."""
+    others: set[str] = set()
+    for option, is_long in (("--long-share", True), ("--share", False)):
+        k, n = parse_share(config.getoption(option))
+        of_kind = sorted(item.nodeid for item in items if bool(item.get_closest_marker("long")) is is_long)
+        others |= {nodeid for index, nodeid in enumerate(of_kind) if index % n != k}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
     items[:] = [item for item in items if item.nodeid not in others]
 

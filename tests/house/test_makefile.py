@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -162,6 +163,55 @@ def test_clean_removes_every_environment_that_make_made(checkout: Checkout) -> N
     assert checkout.make("lint", "PYTHON=python3.13").returncode == 0
     assert checkout.make("clean").returncode == 0
     assert not list(checkout.folder.glob(".venv*"))
+
+
+SAYS = """#!/bin/sh
+echo "$1 ${POSTROOM_PORTABLE:-0} ${POSTROOM_SHARE:-all} $POSTROOM_LONG_SHARE"
+"""
+
+
+def ci_on(day: int, programs: Path) -> list[list[str]]:
+    """What CI asks make for on a day: what, whether portable, and the shares of tests and of long tests."""
+    for name, text in {
+        "make": SAYS,
+        "date": f"#!/bin/sh\necho {day * 86400}\n",
+        "chromium": "",
+        "python3.13": "exit 1",
+    }.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    left_out = ("POSTROOM_PORTABLE", "POSTROOM_SHARE", "POSTROOM_LONG_SHARE", "PYENV_ROOT", "HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment |= {"PATH": f"{programs}:{environment['PATH']}", "HOME": str(programs)}
+    ran = subprocess.run([ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True)
+    return [line.split() for line in ran.stdout.splitlines() if line.startswith("test")]
+
+
+def test_ci_runs_the_whole_suite_in_portable_mode_each_week_and_the_long_tests_in_eight(tmp_path: Path) -> None:
+    days = [ci_on(day, tmp_path) for day in range(20000, 20056)]
+    for ran in days:
+        assert [what for what, *_ in ran] == ["test", "test-portable", "test-long"]
+        assert ran[0][1:3] == ["0", "all"], "the suite as it is runs every day"
+    for week in range(8):
+        shares = {ran[1][2] for ran in days[7 * week : 7 * week + 7]}
+        assert shares == {f"{k}/7" for k in range(7)}
+    long_ones = {(portable, share) for *_, (_, portable, _, share) in days}
+    assert long_ones == {(portable, f"{k}/28") for portable in "01" for k in range(28)}
+
+
+def test_the_shares_of_the_suite_are_all_of_it_and_no_test_is_in_two(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_bytes((ROOT / "conftest.py").read_bytes())
+    (tmp_path / "test_some.py").write_text(
+        "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\ndef test_d(): pass\n"
+    )
+    seen: list[str] = []
+    for k in range(3):
+        words = ["-q", "--collect-only", "--share", f"{k}/3", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        seen += re.findall(r"::test_(.)", ran.stdout)
+    assert seen == ["a", "d", "b", "c"]
 
 
 def test_the_classifiers_name_the_pythons_that_ci_runs() -> None:

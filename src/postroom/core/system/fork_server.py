@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import gc
 import importlib
 import json
@@ -82,9 +83,13 @@ def _start_guard() -> int:
         return watched
     try:
         signal.set_wakeup_fd(-1)
-        os.dup2(watching, 0)
-        os.closerange(1, os.sysconf("SC_OPEN_MAX"))  # or it would keep pipes open, which others read to their end
-        if not os.read(0, 1):
+        watching = fcntl.fcntl(watching, fcntl.F_DUPFD_CLOEXEC, 3)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for end in (0, 1, 2):
+            os.dup2(nothing, end)
+        os.closerange(3, watching)  # or it would keep pipes open, which others read to their end
+        os.closerange(watching + 1, os.sysconf("SC_OPEN_MAX"))
+        if not os.read(watching, 1):
             children.kill_session(session)
     finally:
         os._exit(0)

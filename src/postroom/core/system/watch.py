@@ -223,7 +223,7 @@ class LookingWatch(_Watch):
         changed_ns = os.stat(folder, follow_symlinks=False).st_mtime_ns
         if before == (changed_ns, None):
             return before
-        settled = not 0 <= SYSTEM.wall_ms() * 1_000_000 - changed_ns < _SETTLED_NS
+        settled = SYSTEM.wall_ms() * 1_000_000 - changed_ns >= _SETTLED_NS
         names = frozenset(os.listdir(folder))
         return changed_ns, None if settled and names == before[1] else names
 
