@@ -5,6 +5,7 @@
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/28 runs a 28th of them)
 # make model       a small model for the tests of real inference (100 MB; test-long makes it)
 # make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
+# make docs        build the site into build/site, every link checked
 # make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
 # make clean       remove what was made here
 #
@@ -32,7 +33,7 @@ SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist wo
 # Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo bench check lint types test test-portable test-long test-agents model clean
+.PHONY: help demo docs bench check lint types test test-portable test-long test-agents model clean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +41,13 @@ help:
 
 demo: $(STAMP)
 	@$(BIN)/python -m postroom demo
+
+# What builds the site is installed only here.
+docs: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python docs/site/check.py build/site
+	$(BIN)/python -m pytest -q tests/house/test_site.py
 
 # The peers are installed only here: nobody needs six other queues to work on Postroom.
 bench: $(STAMP)

@@ -202,14 +202,12 @@ def linked(word: str, links: dict[str, str]) -> str:
 
 
 def table_of(attributes: list[Attribute], links: dict[str, str]) -> str:
-    """Attributes as a table; the column of defaults only where there are any."""
-    with_defaults = any(each.default for each in attributes)
-    head = ["attribute", "type", *(["default"] if with_defaults else []), "meaning"]
-    rows = [head, ["---"] * len(head)]
+    """Attributes as a table of two columns, which also a phone has room for."""
+    rows = [("attribute", "meaning"), ("---", "---")]
     for each in attributes:
-        cells = [f"`{each.name}`", f"`{plain_type(each.type)}`" if each.type else ""]
-        cells += [f"`{each.default}`" if each.default else ""] if with_defaults else []
-        rows.append([*cells, prose(f"{each.about[:1].upper()}{each.about[1:].rstrip('.')}.", links)])
+        kind, default = f": {plain_type(each.type)}" * bool(each.type), f" = {each.default}" * bool(each.default)
+        about = prose(f"{each.about[:1].upper()}{each.about[1:].rstrip('.')}.", links)
+        rows.append((f"`{each.name}{kind}{default}`", about))
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 

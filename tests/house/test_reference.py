@@ -74,7 +74,7 @@ def public_functions(module: object) -> Iterator[tuple[str, object]]:
 
 def missing_members(cls: type, text: str) -> list[str]:
     """The members of a class that the text does not describe: attributes stand in tables, methods under headings."""
-    known = headings(text) | set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+    known = headings(text) | set(re.findall(r"^\| `(\w+)\b", text, re.M))
     shown = {name for name in dir(cls) if not name.startswith("_")} | set(reference.attributes_of(cls))
     ours = {name for base in reference.ours(cls) for name in vars(base)} | set(reference.attributes_of(cls))
     promised = [name for name in sorted(shown & ours) if not reference.is_internal(cls, name)]
@@ -132,7 +132,7 @@ def test_every_method_of_the_asyncio_room_has_its_place() -> None:
 def test_every_setting_has_its_meaning() -> None:
     page = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
 
-    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.+?) \|$", page, re.M))
+    rows = dict(re.findall(r"^\| `(\w+): .*?(?<!\\)\| (.+?) \|$", page, re.M))
     assert set(rows) == set(Config.__struct_fields__)
     assert min(map(len, rows.values())) > 10
 
