@@ -72,11 +72,11 @@ print("done")
 """
 
 
-def run(program: str, *words: str, before: tuple[str, ...] = (), **more: str) -> str:
+def run(program: str, *words: str, before: tuple[str, ...] = (), more: dict[str, str] | None = None) -> str:
     """What a program prints that may use nothing that only Linux has."""
     return subprocess.run(
         [*before, sys.executable, "-c", program, *words],
-        env={**os.environ, "POSTROOM_PORTABLE": "1", **more}, capture_output=True, text=True, check=True, timeout=120,
+        env={**os.environ, "POSTROOM_PORTABLE": "1", **(more or {})}, capture_output=True, text=True, check=True, timeout=120,
     ).stdout.strip()  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_a_room_is_used_without_a_look_at_proc(tmp_path: Path) -> None:
 def test_a_process_has_one_name_whatever_the_time_zone_and_the_language() -> None:
     program = "import sys; from postroom.core.system.process import process_name; print(process_name(int(sys.argv[1])))"
     settings = [{"TZ": "Asia/Tokyo", "LC_ALL": "de_DE.UTF-8"}, {"TZ": "America/New_York"}, {}]
-    names = {run(program, str(os.getpid()), **setting) for setting in settings}
+    names = {run(program, str(os.getpid()), more=setting) for setting in settings}
     assert len(names) == 1 and "None" not in names
 
 

@@ -143,7 +143,7 @@ def signature_of(function: Any, shown: str, *, types: bool = True) -> str:
         if each.kind is each.KEYWORD_ONLY and not starred:
             parts.append("*")
         starred = starred or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
-        stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        stars = "*" if each.kind is each.VAR_POSITIONAL else "**" if each.kind is each.VAR_KEYWORD else ""
         kind = "" if each.annotation is each.empty or not types else f": {plain_type(each.annotation)}"
         default = "" if each.default is each.empty else f"{' = ' if kind else '='}{plain_value(each.default)}"
         parts.append(f"{stars}{each.name}{kind}{default}")

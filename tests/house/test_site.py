@@ -61,7 +61,7 @@ def test_a_new_page_finds_its_place_by_itself(hooks: ModuleType, tmp_path: Path)
     for name, text in pages.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.md").write_text(f"{text}\n", encoding="utf-8")
-    hooks.DOCS = tmp_path
+    vars(hooks)["DOCS"] = tmp_path
 
     assert hooks.ordered() == {
         "Tutorial": ["guide"],

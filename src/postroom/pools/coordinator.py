@@ -65,14 +65,16 @@ class Pool(Protocol):
 class Coordinator:
     """Decides which workers of a pool answer each message.
 
-    half_life_s: after this time half of a confidence is left; None ties it to how long evaluations take. deadline_s: it
-    is decided then at the latest, with what has come. quorum: so many last words are enough. max_responders: so many
-    may answer. Other rules are those of `decide.Config`. late_s: how long results are still recorded after the
-    deadline.
+    - `half_life_s`: after this time half of a confidence is left; None ties it to how long evaluations take.
+    - `deadline_s`: the decision is made then at the latest, with the results that have come.
+    - `quorum`: that many final results are enough.
+    - `max_responders`: at most that many workers answer.
+    - `late_s`: how long results are still recorded after the deadline.
+    - Other rules are those of `decide.Config`.
 
-    Guarantees: `consider` returns a closed decision for every message, at the deadline at the latest (and a moment more
-    when another coordinator, which died, had taken it); the same message gets the same decision, from every coordinator
-    of the room.
+    `consider` returns a closed decision for every message, at the deadline at the latest (a moment later if another
+    coordinator had taken the message and died). The same message gets the same decision from every coordinator of the
+    room.
     """
 
     def __init__(

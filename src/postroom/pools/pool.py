@@ -58,13 +58,16 @@ ResultListener = Callable[[str, Request], None]
 class WorkerPool:
     """Workers that share an evaluator ("module:function"), each with a name, settings and a process of its own.
 
-    queue_size, policy: how many requests may wait for a worker, and what happens to one more: "block" (its caller
-    waits), "drop_oldest" (the one that waits longest goes; with queue_size=1 only the newest matters), "refuse"
-    (QueueFull). in_hand: how many requests a process is given at once, the one that it works on among them; those
-    cannot be dropped. start_timeout_s: a worker that is not ready by then cannot start. grace_s: one that is told to
-    stop, and does not, is killed after that time. restart: how often a worker that dies is replaced. recycle_after,
-    recycle_above_mib: replace a process after so many evaluations, or when it has so much memory; never two at once.
-    show: print what workers write.
+    - `queue_size`: how many requests may wait for a worker.
+    - `policy`: what happens to one more. "block": its caller waits. "drop_oldest": the one that has waited longest is
+      dropped; with `queue_size=1` only the newest matters. "refuse": QueueFull.
+    - `in_hand`: how many requests a process is given at once, the current one included. Those cannot be dropped.
+    - `start_timeout_s`: a worker that is not ready by then cannot start.
+    - `grace_s`: a worker that does not stop when told to is killed after that time.
+    - `restart`: how often a worker that dies is replaced.
+    - `recycle_after`, `recycle_above_mib`: replace a process after that many evaluations, or when it uses that much
+      memory; never two at once.
+    - `show`: print what workers write.
 
     Close it (`with`, or `shutdown`): its processes and its share of the loop's thread end then.
     """
@@ -319,8 +322,8 @@ class WorkerPool:
         A message whose worker dies, or hangs for longer than `timeout_s`, is delivered again; after its last delivery
         it is a dead letter with the history of all. So is one whose evaluator fails, later. The result is the answer to
         the agent that asked; `answer` "always" sends it to every sender, "never" to none. Runs one message for each
-        worker at a time. Returns when `stop` is set, the room is closed, the pool is drained or Ctrl-C is pressed,
-        after what runs is done; on SIGTERM after `grace_s` at the latest, as `Agent.serve` does.
+        worker at a time. Returns when `stop` is set, the room is closed, the pool is drained or Ctrl-C is pressed, and
+        the requests at work are done. On SIGTERM it returns after `grace_s` at the latest, as `Agent.serve` does.
         """
         stop = threading.Event() if stop is None else stop
         serving = Answering(self, room.agent(agent), channels, timeout_s, lease_s, answer, stop, grace_s)
