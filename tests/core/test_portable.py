@@ -154,7 +154,7 @@ def test_a_path_that_is_too_long_for_sockets_is_shortened_by_a_link_that_goes_wi
         "    print(room.stats().store['wake_up'], len(os.listdir(tempfile.gettempdir())))\n"
         "print(os.listdir(tempfile.gettempdir()))"
     )
-    said = run(program, f"sqlite:{deep}", TMPDIR=os.path.relpath(short))
+    said = run(program, f"sqlite:{deep}", more={"TMPDIR": os.path.relpath(short)})
     assert said.splitlines() == ["datagrams through the room's folder 1", "[]"]
 
 
