@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -200,6 +201,23 @@ def test_every_public_name_is_there() -> None:
 
     assert missing == []
     assert [name for name in PUBLIC_NAMES if name not in dir(postroom)] == []
+
+
+def test_no_module_takes_the_place_of_a_public_name_of_its_package() -> None:
+    """Importing `package.name` sets `package.name` to the module: a function of that name would be gone from then on."""
+    folders = [path.parent for path in MODULES if path.name == "__init__.py"]
+    packages = [import_module(".".join(folder.relative_to(PACKAGE.parent).parts)) for folder in folders]
+    both = [
+        (package, name)
+        for package in packages
+        for name in getattr(package, "__all__", ())
+        if find_spec(f"{package.__name__}.{name}")
+    ]
+
+    assert [
+        name for package, name in both if getattr(package, name) is not import_module(f"{package.__name__}.{name}")
+    ] == []
+    assert {name for _, name in both} == {"aio", "communications", "patterns"}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from postroom import Evaluation, ModelError, ModelMissing, ModelTimeout, WorkerNotReady, WorkerPool
 from postroom.core.untrusted import wrap
 from postroom.inference import by_spec, claude, codex, compose, mock, ollama, openai, throttle
-from postroom.inference.mock import MockModel
+from postroom.inference.mock_model import MockModel
 from postroom.inference.prompt import evaluation_prompt, reply_prompt
 
 from .scripted_server import Dialect, ScriptedServer, response

@@ -9,7 +9,7 @@ import pytest
 
 from postroom import ModelMissing
 from postroom.inference import default_spec, http, open_model
-from postroom.inference.openai import OpenAIModel
+from postroom.inference.openai_model import OpenAIModel
 
 SCHEMA = {
     "type": "object",

@@ -25,7 +25,7 @@ from postroom.core.clock import SYSTEM
 from postroom.errors import ModelError
 from postroom.pools.evaluation import RESPOND_ABOVE, Evaluation, Stage
 
-from .mock import chances
+from .mock_model import chances
 from .model import Completion, Model, ModelRefused
 from .once import OncePerKey
 from .prompt import VERDICT_SCHEMA, content_of, evaluation_prompt, reply_prompt

@@ -29,9 +29,12 @@ _HOSTS: Final = (
 
 #: The class of each kind of model: at a server, with a name and an address, or on this machine. Each is loaded when it
 #: is named: all of them take as long to load as the rest of the package.
-_SERVERS: Final = {"ollama": "postroom.inference.ollama:OllamaModel", "openai": "postroom.inference.openai:OpenAIModel"}
+_SERVERS: Final = {
+    "ollama": "postroom.inference.ollama_model:OllamaModel",
+    "openai": "postroom.inference.openai_model:OpenAIModel",
+}
 _LOCAL: Final = {
-    "mock": "postroom.inference.mock:MockModel",
+    "mock": "postroom.inference.mock_model:MockModel",
     "claude": "postroom.inference.agent_cli:ClaudeModel",
     "codex": "postroom.inference.agent_cli:CodexModel",
 }
