@@ -303,6 +303,12 @@ def test_the_glossary_says_each_word_in_a_sentence_or_two_and_in_order() -> None
     assert {word for word, said in found.items() if len(re.findall(r"[.?!](?= |$)", said)) > 2} == set()
 
 
+def test_pages_lead_to_the_glossary() -> None:
+    leading = [path.name for path in DOCS.rglob("*.md") if "glossary.md" in path.read_text(encoding="utf-8")]
+
+    assert len(leading) >= 6
+
+
 def test_the_words_that_the_tutorial_marks_are_in_the_glossary() -> None:
     marked = re.findall(r"(?<!\*)\*([a-z ]+)\*(?!\*)", (DOCS / "guide.md").read_text(encoding="utf-8"))
 
