@@ -4,6 +4,7 @@ pages, literally, and run.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -25,7 +26,6 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from tests.house.test_docs import programs_of
 from tests.support import DOCS, ROOT
-from tests.support.in_loop import run
 
 from postroom.cli.table import COMMANDS
 
@@ -157,7 +157,7 @@ class Newcomer:
                 assert answer["from"] == "codex"
                 assert "| 8765\n" in answer["body"]
 
-        run(talk())
+        asyncio.run(asyncio.wait_for(talk(), PATIENCE_S))
 
 
 @pytest.fixture
