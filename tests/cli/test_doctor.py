@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,6 +115,18 @@ def test_for_people_each_check_is_a_line(cli: Cli) -> None:
 
     assert lines[0].split()[:2] == ["ok", "postroom"]
     assert "0 failed" in lines[-1]
+
+
+def test_a_finding_is_followed_by_the_page_that_explains_it(cli: Cli, tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path}/open"
+    cli.ok("init", "--room", address)
+    (tmp_path / "open").chmod(0o755)
+
+    said = cli.ok("doctor", "--room", address).lines[-1]
+    page = re.findall(r"`postroom (help \S+)` explains", said)[0]
+
+    assert "0 failed, 1 warning" in said or "0 failed, 2 warnings" in said  # the second: a temporary folder is fleeting
+    assert "### rights" in cli.ok(*page.split()).out
 
 
 def test_it_changes_nothing(cli: Cli) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.cli.doctor import FAIL, OK, WARN, Check, doors, machine, room
+from postroom.cli.pages import see
 from postroom.core import trust
 from postroom.core.config import FILES_MARK, FOLDER, parse_url, room_folder, shown_address
 from postroom.errors import RoomDamaged, RoomError, RoomNotFound
@@ -95,4 +96,5 @@ def _show(call: Invocation, address: str | None, found: list[Check]) -> None:
         output.write(f"{_SHOWN[check.verdict]:<5} {check.check:<{width}}  {output.visible(check.says)}")
         if check.advice:
             output.write(f"{'':<5} {'':<{width}}  -> {output.visible(check.advice)}")
-    output.write(f"{len(found)} checks: {failed} failed, {warned} to look at")
+    more = f"; {see('operations/doctor')} explains each" if failed or warned else ""
+    output.write(f"{len(found)} checks: {failed} failed, {warned} warning{'s' * (warned != 1)}{more}")

@@ -19,7 +19,7 @@ CLOCK_APART_S: Final = 1.0
 SLOW_MS: Final = 50.0
 #: From this share of their account's limit on, sends are refused (stores/nats/reserve.py).
 NEARLY_FULL: Final = 0.9
-_ADVICE_SYNC: Final = f"`sync_interval: always` in each server's jetstream block; see {see('operations')}"
+_ADVICE_SYNC: Final = f"`sync_interval: always` in each server's jetstream block; see {see('operations/nats')}"
 
 
 def nats_checks(store: Any, monitors: Sequence[str]) -> Iterator[Check]:
