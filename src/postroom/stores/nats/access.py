@@ -2,7 +2,7 @@
 
 A secret leaves this process only for a server that the program named it for, or that the user has allowed; and only on
 a connection that nobody else can read: with TLS, to this machine itself, or where the user has said that the network
-may be trusted. `docs/operations.md` has the rules. Nothing here imports nats-py.
+may be trusted. `docs/operations/nats.md` has the rules. Nothing here imports nats-py.
 """
 
 from __future__ import annotations
