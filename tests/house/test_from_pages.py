@@ -18,6 +18,8 @@ import pytest
 from tests.cli.support import clean_environment, command, without_fence
 from tests.support import DOCS
 
+from postroom.cli import options
+
 PAGES = sorted((DOCS / "from").glob("*.md"))
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n((?s:.*?))^```$', re.M)
 RUN = re.compile(r"^    \$ (.+)\n((?:(?!    \$ )(?:    .*)?\n)*)", re.M)
@@ -73,6 +75,16 @@ def test_the_page_says_what_is_different_and_is_short(page: Path) -> None:
     assert text.startswith("# From ")
     assert "\n## What is different" in text
     assert len(text.split()) <= 1500
+
+
+@pytest.mark.parametrize("page", [DOCS / "from.md", *PAGES], ids=lambda page: page.stem)
+def test_the_commands_in_the_pages_text_are_commands(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"(?<!`)`postroom ([^`]+)`(?!`)", FILE.sub("", text)):
+        name, *words = shlex.split(line)
+        parser = options.command_of(name)[0]
+        if words:
+            parser.parse_args(words)
 
 
 def test_every_design_has_its_page_and_a_line_in_the_list_of_them() -> None:
