@@ -7,6 +7,7 @@
 # make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
 # make docs        build the site into build/site, every link checked
 # make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
+# make dist        build the wheel and the sdist into dist/, check both, and write the bill of materials beside them
 # make clean       remove what was made here
 #
 # Needs Python 3.11 or later and make; nothing else, and no rights. PYTHON=python3.13 chooses another Python, in an
@@ -33,7 +34,7 @@ SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist wo
 # Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs bench check lint types test test-portable test-long test-agents model clean
+.PHONY: help demo docs bench check lint types test test-portable test-long test-agents model dist clean
 .DELETE_ON_ERROR:
 
 help:
@@ -112,6 +113,25 @@ $(AGENTS)/.installed: tests/agents/package.json
 	cp tests/agents/package.json $(AGENTS)/
 	cd $(AGENTS) && npm install --ignore-scripts --no-audit --no-fund --force
 	@touch $@
+
+# The bill of materials is that of a new environment with the wheel and all that users may need, and nothing else. Its
+# program reads the version from pyproject.toml, where it is not.
+dist: $(STAMP) $(ENV)/.dist
+	rm -rf dist build/bom
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m venv --without-pip build/bom
+	sed "s/^dynamic = .*/version = \"$$($(BIN)/python -m hatchling version)\"/" pyproject.toml >build/bom/pyproject.toml
+	for wheel in dist/*.whl; do \
+		$(BIN)/python -m pip --python build/bom install -q --disable-pip-version-check "./$$wheel[all]" && \
+		$(BIN)/cyclonedx-py environment --pyproject build/bom/pyproject.toml --mc-type library --output-reproducible \
+			-o "$${wheel%-py3-none-any.whl}.cdx.json" build/bom || exit 1; done
+	rm -rf build/bom
+	@ls dist
+
+$(ENV)/.dist: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dist]'
+	@touch $(ENV)/.dist
 
 # Made anew only when what it is made from changes; .installed is the last step, so a half-made one is made again.
 $(STAMP): pyproject.toml constraints.txt
