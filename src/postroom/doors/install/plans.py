@@ -121,7 +121,7 @@ def steps_for(wish: Wish) -> list[Step]:
     makers = {
         "claude-code": lambda wish: plugin_files(wish, claude_folder(wish)),
         "codex": _codex,
-        "gemini": _gemini,
+        "gemini": lambda wish: extension_files(wish, gemini_folder(wish)),
         "opencode": _opencode,
         "cursor": _cursor,
         "vscode": _vscode,
@@ -172,8 +172,8 @@ def _codex(wish: Wish) -> list[Step]:
     return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted)]
 
 
-def _gemini(wish: Wish) -> list[Step]:
-    folder = gemini_folder(wish)
+def extension_files(wish: Wish, folder: Path) -> list[Step]:
+    """The extension of Gemini CLI."""
     manifest = {
         "name": "postroom",
         "version": __version__,
