@@ -22,7 +22,7 @@ SECTIONS = {
     "Tutorial": ["guide"],
     "How-to guides": [
         "cli", "agents", "board", "sessions", "pool", "inference", "files", "communications", "language", "checking",
-        "web", "operations",
+        "web", "operations", "from",
     ],
     "Concepts": ["guarantees", "security", "compare", "glossary", "architecture", "design"],
     "Reference": ["reference"],
@@ -137,6 +137,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
+    # a stroke inside code inside a table is written \\| for other readers of the Markdown, and shown so by this one
+    content = re.sub(r"<td[^>]*>.*?</td>", lambda cell: cell[0].replace("\\|", "|"), content)
     content += f'<p class="twin"><a href="{Path(page.file.src_uri).name}">This page as Markdown</a></p>'
     return re.sub(r'<pre class="to-be-drawn"><code>(.*?)</code></pre>', drawn, content, flags=re.S)
 
@@ -146,7 +148,7 @@ def drawn(found: re.Match[str]) -> str:
     from mermaidx import Diagram
 
     svg = Diagram(html.unescape(found[1])).svg().replace("my-svg", f"drawing-{found.start()}")
-    return f'<div class="drawing">{svg}</div>'
+    return f'<div class="drawing" tabindex="0">{svg}</div>'
 
 
 # Twins in Markdown, and the list of them for models

@@ -71,6 +71,15 @@ def test_help_opens_no_room_and_loads_no_store(cli: Cli) -> None:
     assert not [name for name in loaded_by("help", "guide") if name.startswith(("postroom.stores", "rich", "apsw"))]
 
 
+def test_a_doctor_that_found_something_names_the_page_that_explains_it(cli: Cli) -> None:
+    result = cli("doctor", "--room", "sqlite:nowhere")
+
+    assert result.code == 4
+    assert "postroom help" not in cli.ok("doctor").out
+    assert "`postroom help operations/doctor`" in result.out
+    assert cli.ok("help", "operations/doctor").out == (DOCS / "operations" / "doctor.md").read_text(encoding="utf-8")
+
+
 def test_no_sentence_of_the_program_names_a_file_that_only_a_checkout_has() -> None:
     """Comments may; what is printed refers to a page by `pages.see`."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]

@@ -21,7 +21,7 @@ import postroom
 from postroom import errors
 from postroom.cli import exit_codes
 
-WIDTH = 92
+WIDTH = 80
 
 
 class Page(NamedTuple):
