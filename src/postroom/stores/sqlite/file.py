@@ -14,6 +14,7 @@ Opening is in `layout.py`, checkpoints are in `wal.py`. The rules, each of which
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +40,8 @@ from .wal import KEPT_BYTES, WriteAheadLog
 
 #: Others opened the room or closed it while it was opened to be looked at: so often it is tried anew.
 _WAYS_TRIED: Final = 20
+#: On macOS an fsync leaves what was written in the disk's own memory.
+_FULL_SYNC: Final = "; PRAGMA fullfsync = 1" if sys.platform == "darwin" else ""
 _WRITTEN: Final = "was opened or closed by others, which can write it,"
 _last_rowid = apsw.Connection.last_insert_rowid
 
@@ -170,7 +173,7 @@ class SqliteFile:
         connection.transaction_mode = "IMMEDIATE"
         connection.execute(
             f"PRAGMA synchronous = {'FULL' if self._config.sync == 'full' else 'NORMAL'}; PRAGMA mmap_size = 0; "
-            f"PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = {KEPT_BYTES}"
+            f"PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = {KEPT_BYTES}{_FULL_SYNC}"
         ).fetchall()
         connection.set_wal_hook(self.log.hook())
         return connection
