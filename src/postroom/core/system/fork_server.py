@@ -41,6 +41,7 @@ from .startup import load_target
 #: status, control, output, errors: the one over which a refusal is told comes first
 DESCRIPTORS: Final = 4
 EXIT_BROKEN: Final = 70
+_LOOK_MS: Final = 1000
 
 
 def take_over(setting: dict[str, Any]) -> None:
@@ -125,16 +126,18 @@ class _Server:
             ends.append(self._caller_gone)
         for end in ends:
             poll.register(end, select.POLLIN)
+        # Where nothing tells that the caller is gone, and a fork of it keeps its end of the socket, it must be looked.
+        pause_ms = _LOOK_MS if self._caller_gone is None else None
         alive = os.getppid() == self._caller
         while alive:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in poll.poll(pause_ms)}
             if self._woken in ready:
                 with suppress(BlockingIOError):
                     os.read(self._woken, 4096)
             self._reap(os.WNOHANG)
             if self._control.fileno() in ready:
                 alive = self._answer()
-            elif self._caller_gone in ready:
+            elif self._caller_gone in ready or (not ready and os.getppid() != self._caller):
                 alive = False
         self._read_wills()
         self._end_all()
