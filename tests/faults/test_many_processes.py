@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.programs.nursery import steady_ns
+from tests.support.systems import needs_linux
 
 import postroom
 
@@ -130,7 +131,7 @@ with store._log.locked():
 """
 
 
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who has a lock")
+@needs_linux("a list of locks, which tells who has one")
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_process_that_is_stopped_with_the_lock_is_named_and_how_to_let_it_go_on(tmp_path: Path, kind: str) -> None:
     with postroom.open(f"{kind}:{tmp_path}/room?busy_timeout_s=0.3") as room:

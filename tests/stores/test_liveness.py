@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import PROGRAMS
+from tests.support.systems import needs_linux
 
 import postroom
 from postroom.core.clock import ManualClock, SystemClock
@@ -112,6 +113,7 @@ def in_a_namespace(command: list[str], says: str, then: str = "") -> str:
 
 
 @pytest.mark.slow
+@needs_linux("pid namespaces")
 @pytest.mark.parametrize(
     ("command", "sees"),
     [

@@ -149,11 +149,11 @@ def process_alive(name: str) -> bool | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether there is a process of that number which /proc does not show to this user (hidepid)."""
+    """Whether there is a process of that number which is not shown to this user (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return LINUX and not os.access(f"/proc/{pid}/stat", os.R_OK)
+        return not LINUX or not os.access(f"/proc/{pid}/stat", os.R_OK)
     except (ProcessLookupError, OverflowError):
         pass
     return False
