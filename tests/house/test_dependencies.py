@@ -92,7 +92,7 @@ def test_the_licences_are_those_that_the_packages_say() -> None:
     said = {}
     for name in page:
         try:
-            said[name] = importlib.metadata.metadata(name).get("License-Expression")
+            said[name] = importlib.metadata.metadata(name).json.get("license_expression")
         except importlib.metadata.PackageNotFoundError:
             continue
     known = {name: licence for name, licence in said.items() if licence is not None}

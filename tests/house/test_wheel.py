@@ -196,7 +196,7 @@ def test_uvx_shows_the_demo_without_installing_anything(wheel: Path, home: Home)
 @pytest.mark.long
 @pytest.mark.parametrize("runner", [("uvx", "--from"), ("pipx", "run", "--spec")])
 def test_an_entry_never_names_the_environment_of_a_single_run(wheel: Path, home: Home, runner: tuple[str, ...]) -> None:
-    once = (tool(runner[0]), *runner[1:], wheel, "postroom", "install", "cursor")
+    once: list[str | Path] = [tool(runner[0]), *runner[1:], wheel, "postroom", "install", "cursor"]
     settings = home.folder / ".cursor" / "mcp.json"
 
     refused = home.ended(*once)
