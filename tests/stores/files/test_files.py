@@ -37,6 +37,15 @@ def test_a_new_room_has_the_layout_and_says_what_it_is(store: FilesStore, root: 
     assert "inbox/_channel/NAME/" in (root / "README.md").read_text()
 
 
+def test_a_readme_that_somebody_wrote_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("ours\n", encoding="utf-8")
+
+    for _ in range(2):
+        FilesStore(tmp_path, Config(), SYSTEM).close()
+
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "ours\n"
+
+
 def test_all_folders_above_a_new_room_are_synced_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may have made them, and been killed before it synced them."""
     room = tmp_path / "project" / "mailbox"

@@ -86,7 +86,12 @@ class Tree:
             return True
 
     def folder(self, path: str, *, make: bool = False, sync: bool = True) -> int:
-        """A descriptor of a folder, to be used at once. Raises FileNotFoundError, or NotADirectoryError for a link."""
+        """A descriptor of a folder, "" for the room's, to be used at once.
+
+        Raises FileNotFoundError, or NotADirectoryError for a link.
+        """
+        if not path:
+            return self._root
         known = self._folders.get(path)
         if known is not None:
             return known
