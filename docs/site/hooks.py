@@ -21,10 +21,10 @@ HOME = "index"
 SECTIONS = {
     "Tutorial": ["guide"],
     "How-to guides": [
-        "cli", "agents", "board", "sessions", "pool", "inference", "files", "communications", "language", "checking",
-        "web", "operations", "from",
+        "install", "cli", "agents", "board", "sessions", "pool", "inference", "files", "communications", "language",
+        "checking", "web", "operations", "from",
     ],
-    "Concepts": ["guarantees", "security", "compare", "glossary", "architecture", "design"],
+    "Concepts": ["guarantees", "security", "compare", "glossary", "architecture", "design", "dependencies"],
     "Reference": ["reference"],
 }  # fmt: skip
 GUIDES = "How-to guides"

@@ -6,6 +6,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -233,3 +234,27 @@ def test_make_dist_builds_checks_and_lists_what_is_in_it(tmp_path: Path) -> None
     }
     assert [each["name"] for each in listed["components"] if not each.get("licenses")] == []
     assert str(tmp_path) not in bill.read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_the_commands_of_the_page_about_installing_work_in_their_order(wheel: Path, home: Home) -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    script = "".join(re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S))
+    # uv and pipx share a folder for commands: the one that comes first makes place for the other
+    script = script.replace("pipx install", "uv tool uninstall postroom\npipx install", 1)
+    script = script.replace("uv tool install --force", "pipx uninstall postroom\nuv tool install --force", 1)
+    places = {os.path.dirname(tool(name)) for name in ("uv", "uvx", "pipx")}
+    programs = home.folder / "programs"  # a Python, without the postroom that stands beside ours
+    programs.mkdir()
+    (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    (programs / "python3").chmod(0o755)
+    home.more["PATH"] = ":".join([f"{home.folder}/.local/bin", str(programs), *places, "/usr/bin:/bin"])
+    (home.folder / "dist").mkdir()
+    shutil.copy(wheel, home.folder / "dist")
+    (home.folder / "page.sh").write_text(script, encoding="utf-8")
+
+    home.run("bash", "-eu", "page.sh")
+
+    assert script.count("postroom") > 10
+    assert not (home.folder / ".claude").exists()
+    assert not (home.folder / ".local/bin/postroom").exists()
