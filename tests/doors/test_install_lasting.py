@@ -130,3 +130,22 @@ def test_a_program_that_does_not_answer_is_passed_over(
 
     with pytest.raises(PostroomError, match="no other on the PATH"):
         lasting.lasting_command(home)
+
+
+@pytest.mark.parametrize("host", ["claude-code", "codex", "gemini", "opencode", "cursor"])
+def test_the_doctor_finds_an_entry_whose_postroom_is_gone(
+    cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    cli.ok("init")
+    gone = make_program(tmp_path / "an environment")
+    monkeypatch.setattr(lasting, "lasting_command", lambda _beside: [str(gone)])
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    cli.ok("install", host)
+    before = cli("doctor").out
+    gone.unlink()
+
+    after = cli("doctor").out
+
+    assert f"{gone} is missing" not in before
+    assert f"{gone} is missing" in after
+    assert f"`postroom install {host}` brings it up to date" in after

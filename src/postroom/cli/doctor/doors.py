@@ -70,15 +70,13 @@ def _door(wish: plans.Wish) -> Check:
     scope = " --scope project" if wish.scope == "project" else ""
     again = f"`postroom install {wish.host}{scope}` brings it up to date"
     try:
-        changed = [path for path in work.needed_files(wish) if not path.is_file()]
+        files = work.needed_files(wish)
+        missing = [path for path in files if not path.is_file()] or work.missing_programs(files)
         work.plan_install(wish)  # says what is wrong with settings that cannot be read
     except PostroomError as error:
         return Check(name, FAIL, str(error))
-    if changed:
-        return Check(name, FAIL, f"{changed[0]} is missing", again)
-    command = Path(wish.program[0])  # what the program will start
-    if not command.is_file():
-        return Check(name, FAIL, f"{command} is missing", again)
+    if missing:
+        return Check(name, FAIL, f"{missing[0]} is missing", again)
     if not has_tools():
         return Check(name, FAIL, NO_TOOLS, MORE_PACKAGES)
     judge = JUDGES.get(wish.host)

@@ -68,6 +68,14 @@ def needed_files(wish: Wish) -> list[Path]:
     return list(dict.fromkeys((*recorded, *(step.path for step in steps_for(wish)))))
 
 
+def missing_programs(files: Iterable[Path]) -> list[Path]:
+    """The Postrooms that these files start and that are gone: their environment was moved or removed."""
+    named = [
+        found for path in files for found in re.findall(r'"(/[^"]*/postroom)"', path.read_text("utf-8", "replace"))
+    ]
+    return [Path(name) for name in dict.fromkeys(named) if not os.path.isfile(name)]
+
+
 def plan_install(wish: Wish) -> list[FileChange]:
     """The changes of an installation; none is made yet. PostroomError where a file cannot be changed safely."""
     return [change for change in _installed_all(wish) if change.is_needed]
