@@ -18,6 +18,7 @@ import postroom
 from postroom.cli.doctor import machine as doctor_machine
 from postroom.cli.doctor import room as doctor_room
 from postroom.core.clock import ManualClock
+from postroom.core.system import LINUX
 from postroom.core.system.process import processes_with
 from postroom.room import Room
 from postroom.stores.contract import FEED, Stats
@@ -83,7 +84,7 @@ def test_where_locks_cannot_be_seen_the_doctor_says_how_lives_are_judged_and_who
     (tmp_path / "room/alive").mkdir()
 
     _, seen = doctor(cli, "--room", address)
-    assert seen["liveness"]["verdict"] == "warn"
+    assert seen["liveness"]["verdict"] == ("warn" if LINUX else "ok"), "other systems have no pid namespaces"
     assert "by pid and start time" in seen["liveness"]["says"]
 
     with postroom.open(address) as room:

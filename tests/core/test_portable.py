@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.support import ROOT
@@ -146,15 +147,15 @@ def test_a_room_on_a_local_disk_is_judged_by_locks(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_too_long_for_sockets_is_shortened_by_a_link_that_goes_with_the_room(tmp_path: Path) -> None:
-    deep, short = tmp_path / "/".join(["a-folder-with-a-long-name"] * 6), tmp_path / "t"
-    short.mkdir()
+    deep = tmp_path / "/".join(["a-folder-with-a-long-name"] * 6)
     program = (
         "import os, postroom, sys, tempfile\n"
         "with postroom.open(sys.argv[1]) as room:\n"
         "    print(room.stats().store['wake_up'], len(os.listdir(tempfile.gettempdir())))\n"
         "print(os.listdir(tempfile.gettempdir()))"
     )
-    said = run(program, f"sqlite:{deep}", more={"TMPDIR": os.path.relpath(short)})
+    with TemporaryDirectory(prefix="t-") as short:  # the folder of a test may have a long path, too
+        said = run(program, f"sqlite:{deep}", more={"TMPDIR": short})
     assert said.splitlines() == ["datagrams through the room's folder 1", "[]"]
 
 

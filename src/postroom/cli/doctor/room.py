@@ -94,6 +94,9 @@ def liveness(room: Room, stats: Stats) -> Check:
         return Check("liveness", WARN, says, "nothing of theirs is taken: it is free when its lease ends")
     if judged_by == BY_LOCKS and sees_processes():
         return Check("liveness", OK, "by locks, in whatever container a process runs")
+    if judged_by == BY_LOCKS and not LINUX:
+        says = "by locks; `ps` is missing, so programs that do not use the room cannot be seen"
+        return Check("liveness", WARN, says, "install ps")
     if judged_by == BY_LOCKS:
         says = "by locks; /proc does not show this pid namespace, so programs that do not use the room cannot be seen"
         return Check("liveness", WARN, says, "let the sandbox mount its own /proc (bwrap --proc /proc)")
@@ -101,7 +104,8 @@ def liveness(room: Room, stats: Stats) -> Check:
         says = "by pid and start time; processes of other pid namespaces or machines by their heartbeats alone"
         return Check("liveness", OK, says) if pids_will_do else Check("liveness", WARN, says, "put it on a local disk")
     says = "by heartbeats alone: what a process that dies holds is free when its lease ends, not sooner"
-    return Check("liveness", WARN, says, "put the room on a local disk, and let the sandbox mount its own /proc")
+    sees = "let the sandbox mount its own /proc" if LINUX else "install ps"
+    return Check("liveness", WARN, says, f"put the room on a local disk, and {sees}")
 
 
 def log_size(stats: Stats) -> Check:
