@@ -62,8 +62,13 @@ others: set[threading.Thread] = set()
 
 
 def rest(clock: WatchedClock) -> None:
-    own = [each for each in threading.enumerate() if each.name in (THREAD, "postroom upkeep") and each not in others]
-    until(lambda: all(clock.is_waiting(thread) or not thread.is_alive() for thread in own))
+    """Wait until the rooms' own threads can do nothing more, those among them that have not begun to run yet."""
+    names = (THREAD, "postroom upkeep")
+    until(
+        lambda: all(
+            clock.is_waiting(each) for each in threading.enumerate() if each.name in names and each not in others
+        )
+    )
 
 
 def work(room: Room, ids: Iterable[str], seconds: float) -> None:
