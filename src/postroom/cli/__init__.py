@@ -124,8 +124,9 @@ def overview() -> str:
         lines += ["", f"{title}:"]
         lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
     lines += ["", "`postroom COMMAND --help` tells more, with an example.", ""]
-    lines += ["Pages that `postroom help TOPIC` prints (`postroom help topics` has their titles):"]
-    lines += [f"  {line}" for line in _wrapped(pages.topics())]
+    lines += ["Pages that `postroom help TOPIC` prints:"]
+    lines += [f"  {line}" for line in _wrapped(topic for topic in pages.topics() if "/" not in topic)]
+    lines += ["`postroom help topics` lists them all with their titles, also parts such as operations/backup."]
     lines += [f"The same pages on the web, once the project is published: {pages.SITE}", ""]
     lines.append("Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exit_codes.MEANING.items()))
     return "\n".join(lines)
