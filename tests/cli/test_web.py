@@ -88,6 +88,7 @@ def test_with_a_token_file_the_address_is_the_same_after_a_restart(cli: Cli, tmp
     ("text", "mode", "says"),
     [
         ("x" * 43, 0o644, "mode 0644): chmod 600"),
+        ("x" * 43, 0o640, "mode 0640): chmod 600"),
         ("x" * 31, 0o600, "32 to 256 letters, digits or any of . _ ~ -; it has 31 characters"),
         ("x" * 300, 0o600, "32 to 256"),
         ("a b" * 20, 0o600, "32 to 256"),

@@ -103,7 +103,12 @@ def test_the_log_of_a_room_begins_anew_while_its_writer_goes_on(
     monkeypatch.setattr(wal, "LONG_PAGES", 200)
     pages: list[int] = []
     has_pages = Checkpointer.has_pages
-    monkeypatch.setattr(Checkpointer, "has_pages", lambda self, now: (pages.append(now), has_pages(self, now)))
+
+    def counted(checkpointer: Checkpointer, now: int) -> None:
+        pages.append(now)
+        has_pages(checkpointer, now)
+
+    monkeypatch.setattr(Checkpointer, "has_pages", counted)
     store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
     letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
     # A log that nobody folds back only grows. When the thread that folds gets its turn is the machine's affair.

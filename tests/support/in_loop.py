@@ -9,7 +9,7 @@ from typing import Any
 from postroom import aio
 from postroom.core.clock import ManualClock
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,29 +16,36 @@ class WatchedClock(ManualClock):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._until_ns: dict[int, float | None] = {}
+        #: Until when each thread waits (None: for ever), and for which descriptors.
+        self._waits: dict[int, tuple[float | None, Sequence[int]]] = {}
 
     def sleep(self, seconds: float) -> None:
-        with self._lock, self._waiting(seconds):  # no time passes before it is known to wait
+        with self._lock, self._waiting(self.steady_ns() + seconds * 1e9):  # no time passes before it is known to wait
             super().sleep(seconds)
 
     def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
-        with self._waiting(timeout_s):
-            # what passed before it was known to wait counts, or it would wait for longer than is known
-            until_ns = self._until_ns[threading.get_ident()]
-            left_s = None if until_ns is None else max(0.0, (until_ns - self.steady_ns()) / 1e9)
-            return super().wait_readable(fds, left_s)
+        until_ns = None if timeout_s is None else self.steady_ns() + timeout_s * 1e9
+        with self._waiting(until_ns, fds):
+            # until that moment, and not for that time: some of it may pass before the thread gets its turn
+            return self._wait_until(fds, until_ns)
 
     @contextmanager
-    def _waiting(self, seconds: float | None) -> Iterator[None]:
+    def _waiting(self, until_ns: float | None, fds: Sequence[int] = ()) -> Iterator[None]:
         thread = threading.get_ident()
-        self._until_ns[thread] = None if seconds is None else self.steady_ns() + seconds * 1e9
+        self._waits[thread] = until_ns, fds
         try:
             yield
         finally:
-            del self._until_ns[thread]
+            del self._waits[thread]
 
     def is_waiting(self, thread: threading.Thread) -> bool:
-        """Whether the thread waits for this clock, for a time that has not come."""
-        until_ns = self._until_ns.get(thread.ident or 0, 0)
-        return until_ns is None or until_ns > self.steady_ns()
+        """Whether the thread waits for this clock, for a time that has not come, and nothing else wakes it either."""
+        until_ns, fds = self._waits.get(thread.ident or 0, (0, ()))
+        return (until_ns is None or until_ns > self.steady_ns()) and not readable(fds)
+
+
+def readable(fds: Sequence[int]) -> bool:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

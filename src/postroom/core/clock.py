@@ -185,7 +185,9 @@ class ManualClock:
                 self._lock.wait()
 
     def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
-        until = None if timeout_s is None else self._steady_ns + timeout_s * 1_000_000_000
+        return self._wait_until(fds, None if timeout_s is None else self._steady_ns + timeout_s * 1_000_000_000)
+
+    def _wait_until(self, fds: Sequence[int], until: float | None) -> list[int]:
         told, tell = os.pipe()
         poll = select.poll()  # and not select(), which knows no descriptor above 1,023
         for fd in (*fds, told):
