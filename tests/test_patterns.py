@@ -24,7 +24,11 @@ def printed_by(name: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")},
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if name == "POSTROOM_PORTABLE" or not name.startswith("POSTROOM_")
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -98,7 +98,7 @@ def clean_environment(**more: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name == "POSTROOM_CONFIG" or not name.startswith("POSTROOM_")
+        if name in ("POSTROOM_CONFIG", "POSTROOM_PORTABLE") or not name.startswith("POSTROOM_")
     }
     return kept | more
 

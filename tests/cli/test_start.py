@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.systems import needs_linux
 
 import postroom
 
@@ -53,6 +54,7 @@ def loaded_by(*words: str) -> set[str]:
     return set(full.stdout.splitlines()[-1].split()) - set(bare.stdout.split())
 
 
+@needs_linux("a start without `ps` and `mount`")
 def test_sending_loads_what_it_needs_and_no_more(cli: Cli) -> None:
     loaded = loaded_by("send", "bob", "hi", "--as", "ada", "--new")
 
@@ -63,6 +65,7 @@ def test_sending_loads_what_it_needs_and_no_more(cli: Cli) -> None:
     assert sorted(tops & set(TOO_DEAR)) == []
 
 
+@needs_linux("a start without `ps` and `mount`")
 def test_a_program_that_opens_a_room_loads_what_it_needs_and_no_more(tmp_path: Path) -> None:
     address = f"sqlite:{tmp_path}/room"
     postroom.open(address).close()
@@ -93,6 +96,7 @@ def cpu_ms_of(words: list[str], folder: Path) -> float:
     return (usage.ru_utime + usage.ru_stime) * 1000
 
 
+@needs_linux("a start without `ps` and `mount`")
 @pytest.mark.slow
 def test_sending_takes_little_more_than_its_imports(cli: Cli, tmp_path: Path) -> None:
     """Against a bare interpreter in the same run: how fast a machine is, is not Postroom's doing."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cli.support import clean_environment, command
+from tests.support.systems import needs_linux
 
 from postroom.doors import session_binding
 from postroom.room import Room, open_room
@@ -153,6 +154,7 @@ def sessions(room: Room) -> dict[str, Any]:
     return {name: value["session"] for name, value in session_binding.bound_to(room.gateway, "codex").items()}
 
 
+@needs_linux("the terminals of other programs to look at")
 def test_two_terminals_in_one_folder_are_two_agents(world: World, room: Room) -> None:
     one, two = world.terminal(), world.terminal()
 
@@ -163,6 +165,7 @@ def test_two_terminals_in_one_folder_are_two_agents(world: World, room: Room) ->
     assert sessions(room) == {"codex": "s1", "codex-2": "s2"}
 
 
+@needs_linux("the terminals of other programs to look at")
 def test_a_terminal_that_has_a_session_is_not_given_to_another_though_it_was_typed_into_last(
     world: World, room: Room
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_terminal_that_has_a_session_is_not_given_to_another_though_it_was_typ
     assert sessions(room) == {"codex": "s1", "codex-2": "s2"}
 
 
+@needs_linux("the terminals of other programs to look at")
 def test_when_a_terminal_is_closed_the_next_one_has_its_name_though_the_server_stays(world: World, room: Room) -> None:
     one, two = world.terminal(), world.terminal()
     world.first_words("s1", one)
@@ -188,6 +192,7 @@ def test_when_a_terminal_is_closed_the_next_one_has_its_name_though_the_server_s
     assert sessions(room) == {"codex": "s3", "codex-2": "s2", "codex-3": "s1"}
 
 
+@needs_linux("the terminals of other programs to look at")
 def test_a_new_session_in_the_same_terminal_keeps_the_name(world: World, room: Room) -> None:
     one, two = world.terminal(), world.terminal()
     world.first_words("s1", one)
@@ -197,6 +202,7 @@ def test_a_new_session_in_the_same_terminal_keeps_the_name(world: World, room: R
     assert sessions(room) == {"codex": "s3", "codex-2": "s2"}
 
 
+@needs_linux("the terminals of other programs to look at")
 def test_a_session_that_goes_on_in_another_terminal_keeps_its_name(world: World, room: Room) -> None:
     one = world.terminal()
     world.first_words("s1", one)
@@ -209,6 +215,7 @@ def test_a_session_that_goes_on_in_another_terminal_keeps_its_name(world: World,
     assert sessions(room) == {"codex": "s1", "codex-2": "s2"}
 
 
+@needs_linux("the terminals of other programs to look at")
 def test_a_name_is_the_terminals_and_not_that_of_who_started_the_server(
     codex: Path, folder: Path, room: Room, opened: list[Terminal | Server]
 ) -> None:
@@ -222,6 +229,7 @@ def test_a_name_is_the_terminals_and_not_that_of_who_started_the_server(
     assert sessions(room) == {"codex": "s1", "reviewer": "s2"}
 
 
+@needs_linux("the terminals of other programs to look at")
 def test_a_program_with_its_server_inside_is_its_own_process(
     codex: Path, folder: Path, room: Room, opened: list[Terminal | Server]
 ) -> None:

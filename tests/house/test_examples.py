@@ -40,7 +40,7 @@ def run(path: Path, tmp_path: Path, **more: str) -> str:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name == "POSTROOM_CONFIG" or not name.startswith("POSTROOM_")
+        if name in ("POSTROOM_CONFIG", "POSTROOM_PORTABLE") or not name.startswith("POSTROOM_")
     }
 
     done = subprocess.run(

@@ -44,7 +44,10 @@ def command(*words: str) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)} | more
+    kept = {
+        name: value for name, value in os.environ.items() if name == "POSTROOM_PORTABLE" or not name.startswith(FOREIGN)
+    }
+    return kept | more
 
 
 def postroom(*words: str | Path, cwd: Path, given: str = "", **more: str) -> Ran:

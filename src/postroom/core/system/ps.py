@@ -30,7 +30,7 @@ def _ask(*words: str) -> str:
     try:
         answer = subprocess.run(
             words,
-            env={"PATH": os.pathsep.join(os.get_exec_path()), **_PLAIN},
+            env={"PATH": os.environ.get("PATH", os.defpath), **_PLAIN},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
