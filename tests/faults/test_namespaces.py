@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.systems import needs_linux
 
 import postroom
 
@@ -52,6 +53,9 @@ def _can_make(kind: str) -> bool:
     command = [part.format(boot="/proc/sys/kernel/random/uuid") for part in SPACES[kind]]
     found = shutil.which(command[0]) is not None
     return found and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
+
+
+pytestmark = needs_linux("pid namespaces")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import fcntl
 import mmap
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -195,18 +194,15 @@ def write_file(path: Path, content: bytes) -> None:
         raise
 
 
-def _sync_whole(descriptor: int) -> None:
+def sync_content(descriptor: int) -> None:
+    """Make what was written to a file survive a power cut: its content and its length."""
     full: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is None:
+    if LINUX and sys.platform == "linux":
+        os.fdatasync(descriptor)
+    elif full is None:
         os.fsync(descriptor)
     else:  # macOS, where fsync leaves it in the disk's own memory
         fcntl.fcntl(descriptor, full)
-
-
-#: Make what was written to a file survive a power cut: its content and its length.
-sync_content: Callable[[int], None] = _sync_whole
-if LINUX and sys.platform == "linux":
-    sync_content = os.fdatasync
 
 
 def sync_folder(folder: Path) -> None:
