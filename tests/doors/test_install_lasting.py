@@ -132,6 +132,23 @@ def test_a_program_that_does_not_answer_is_passed_over(
         lasting.lasting_command(home)
 
 
+@pytest.mark.parametrize(
+    ("receipt", "line"),
+    [
+        ("uv-receipt.toml", "uv tool install --force 'postroom[all]"),
+        ("pipx_metadata.json", "pipx install --force 'postroom[all]"),
+        ("pyvenv.cfg", "pip install 'postroom[mcp]'"),
+    ],
+)
+def test_missing_packages_are_added_by_the_installer_that_made_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receipt: str, line: str
+) -> None:
+    (tmp_path / receipt).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+
+    assert lasting.extra_line("mcp").startswith(line)
+
+
 @pytest.mark.parametrize("host", ["claude-code", "codex", "gemini", "opencode", "cursor"])
 def test_the_doctor_finds_an_entry_whose_postroom_is_gone(
     cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str

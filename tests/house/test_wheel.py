@@ -88,6 +88,10 @@ def test_the_wheel_installs_into_an_empty_environment_and_its_command_runs(wheel
     assert id in taken
     assert "hello from a wheel" in taken
     assert f"{id} is acked" in run(postroom, "receipt", id, cwd=tmp_path)
+    for command, extra in (("mcp", "mcp"), ("web", "web")):
+        done = ended(postroom, command, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert f"pip install 'postroom[{extra}]'" in done.stderr
     assert "W1: send one by one" in run(
         postroom, "bench", "--works", "W1", "--rounds", "1", "--scale", "0.001", cwd=tmp_path
     )

@@ -46,9 +46,11 @@ def mcp(call: Invocation) -> int:
     try:
         from postroom.doors.mcp import server
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
+        if error.name is None or error.name.partition(".")[0] == "postroom":
             raise
-        raise PostroomError("the MCP server needs more packages: pip install 'postroom[mcp]'") from None
+        from postroom.doors.install.lasting import extra_line
+
+        raise PostroomError(f"the MCP server needs more packages: {extra_line('mcp')}") from None
     opened = server.OpenedRoom(_opener(call.args.room))
     if call.args.http is None:
         if call.args.no_token:

@@ -84,7 +84,7 @@ def _do(call: Invocation, wish: plans.Wish, do: Callable[[plans.Wish], list[work
     output.write(f"postroom is {done} for {HOSTS[wish.host].title}" + ("" if changes else " already"))
     if done == "installed":
         if not doors.has_tools():
-            output.write(f"first: {doors.MORE_PACKAGES} ({doors.NO_TOOLS})")
+            output.write(f"first: {lasting.extra_line('mcp')} ({doors.NO_TOOLS})")
         output.write(f"next: {NEXT[wish.host]}")
 
 

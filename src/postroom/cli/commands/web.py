@@ -81,7 +81,9 @@ def _modules() -> tuple[ModuleType, ModuleType, ModuleType]:
     try:
         from postroom.doors.web import guard, server, token_file
     except ModuleNotFoundError as error:
-        raise PostroomError(f"the page needs {error.name}: pip install 'postroom[web]'") from None
+        from postroom.doors.install.lasting import extra_line
+
+        raise PostroomError(f"the page needs {error.name}: {extra_line('web')}") from None
     return guard, server, token_file
 
 

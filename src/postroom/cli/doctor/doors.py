@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from postroom.doors.hosts import HOSTS
-from postroom.doors.install import plans, work
+from postroom.doors.install import lasting, plans, work
 from postroom.errors import PostroomError
 
 from . import FAIL, OK, WARN, Check
@@ -19,7 +19,6 @@ from . import FAIL, OK, WARN, Check
 PATIENCE_S: Final = 30.0
 
 NO_TOOLS: Final = "the server with the tools cannot start: the package mcp is missing"
-MORE_PACKAGES: Final = "pip install 'postroom[mcp]'"
 NO_HOME: Final = "nobody knows the home folder: HOME is not set, and the system has no entry for this user"
 SET_HOME: Final = "set HOME to a folder of yours"
 
@@ -78,7 +77,7 @@ def _door(wish: plans.Wish) -> Check:
     if missing:
         return Check(name, FAIL, f"{missing[0]} is missing", again)
     if not has_tools():
-        return Check(name, FAIL, NO_TOOLS, MORE_PACKAGES)
+        return Check(name, FAIL, NO_TOOLS, lasting.extra_line("mcp"))
     judge = JUDGES.get(wish.host)
     program = shutil.which(judge.program) if judge is not None else None
     if judge is None or program is None:

@@ -84,6 +84,15 @@ def _on_path(beside: Path) -> str | None:
     return None
 
 
+def extra_line(extra: str) -> str:
+    """The command that adds an extra to this installation. uv and pipx replace what they installed, and have no pip in it."""
+    everything = shlex.quote(f"postroom[all]{_origin()}")
+    for receipt, installer in (("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")):
+        if os.path.isfile(os.path.join(sys.prefix, receipt)):
+            return f"{installer} install --force {everything}"
+    return f"pip install 'postroom[{extra}]'"
+
+
 def _origin() -> str:
     """Where this Postroom was installed from, as installers write it, if that was no package index (PEP 610)."""
     try:
