@@ -6,10 +6,12 @@ import functools
 import http.server
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,6 +72,20 @@ def test_a_new_page_finds_its_place_by_itself(hooks: ModuleType, tmp_path: Path)
         "Reference": ["reference"],
     }
     assert hooks.menu(["cli", "cli/b", "guide"]) == [{"Shell": [{"Overview": "cli.md"}, "cli/b.md"]}, "guide.md"]
+
+
+def run_on(text: str) -> list[str]:
+    """Lists and tables that begin on the line behind a paragraph: other readers show them, the site's does not."""
+    lines = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.M | re.S).split("\n")
+    begins, goes_on = re.compile(r"- |\d+\. |\|"), re.compile(r"\s*(- |\d+\. |\|)|\s{2,}|\s*$")
+    return [here for before, here in pairwise(lines) if begins.match(here) and not goes_on.match(before)]
+
+
+def test_lists_and_tables_stand_behind_a_blank_line() -> None:
+    found = {str(page.relative_to(DOCS)): run_on(page.read_text(encoding="utf-8")) for page in DOCS.rglob("*.md")}
+
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert run_on("These:\n- one\n- two\n\n- three\n```\nx\n- no\n```\nso\n| a |") == ["- one", "| a |"]
 
 
 def test_the_list_for_models_names_every_page_with_its_first_sentence(hooks: ModuleType) -> None:
