@@ -577,12 +577,17 @@ def open_through(
         address = RoomUrl(address.scheme, str(folder), address.options)  # also right after a chdir
         if not create and (not folder.is_dir() or (is_new(address) and trust.lost_part(address) is None)):
             raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
-        make_folder(folder)
-    new = place_of(address) if is_new(address) else None
+        if place_of(address) != folder:
+            make_folder(folder)  # mailboxes, in which the room's own folder is to lie
+        if is_new(address):
+            with suppress(OSError):  # a user without a configuration names rooms by their address
+                trust.prepare_place(address, group=config.group)
+        if place_of(address) == folder:
+            make_folder(folder)
     room = Room(make_gateway(open_store(address, config, clock, create=create), config, clock), address)
-    if new is not None:
-        with suppress(OSError):  # a user without a configuration names rooms by their address
-            trust.allow_place(new, how="made", group=config.group)
+    place = place_of(address)
+    if place is not None:
+        trust.finish_place(place)
     return room
 
 
@@ -602,7 +607,10 @@ def _find(create: bool) -> RoomUrl:
         found_no = "found no room of yours" if others else "found no room"
         raise RoomNotFound(f"{found_no}; {others}looked at: {looked}. Make one with `postroom init`")
     if os.path.lexists(here / FOLDER):  # another user's, which the search passes over, or a link to nowhere
-        raise RoomNotAllowed(trust.not_allowed(here / FOLDER, trust.judge_place(here / FOLDER).why))
+        verdict = trust.judge_place(here / FOLDER)
+        if not verdict.why:  # another process has just made it
+            return parse_url(verdict.address)
+        raise RoomNotAllowed(trust.not_allowed(here / FOLDER, verdict.why))
     return parse_url(address_of(here / FOLDER))
 
 

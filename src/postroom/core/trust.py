@@ -48,6 +48,7 @@ from .config import (
     address_in,
     address_of,
     has_content,
+    is_new,
     logs_in,
     missing_part,
     parse_url,
@@ -59,6 +60,8 @@ from .config import (
 
 #: A file in a room's folder that only this user's allow-list knows the content of.
 SEAL: Final = "seal"
+#: A file that lies in a room's folder until the room has been made: what is missing meanwhile is not lost.
+_MAKING: Final = "making"
 CONFIG_VARIABLE: Final = "POSTROOM_CONFIG"
 _LOCK: Final = "lock"
 _ROOMS: Final = "rooms"
@@ -209,9 +212,8 @@ def check_whole(url: RoomUrl) -> None:
 def lost_part(url: RoomUrl) -> Path | None:
     """The file without which a room that was made in a folder is none, where it is missing or empty.
 
-    None for a whole room, and for a folder in which no room was made yet. The seal tells the two apart: it is written
-    when the room has been made, beside the lock that every opener takes. (A seal alone is that of an allowed folder, a
-    lock alone that of an opener that was killed.)
+    None for a whole room, and for a folder in which no room was made yet: it has no seal, or not the lock that every
+    opener takes, or still the mark of a room that is being made.
     """
     place = place_of(url)
     if place is None or not _was_made(place) or missing_part(url) is None:
@@ -221,7 +223,7 @@ def lost_part(url: RoomUrl) -> Path | None:
 
 
 def _was_made(place: Path) -> bool:
-    return os.path.lexists(place / SEAL) and os.path.lexists(place / _LOCK)
+    return all(os.path.lexists(place / name) for name in (SEAL, _LOCK)) and not os.path.lexists(place / _MAKING)
 
 
 @contextmanager
@@ -230,16 +232,37 @@ def _no_room_is_made(place: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
     Without a lock there, or the right to take it, nothing is kept out.
     """
+    with _locked(place / _LOCK, kind):
+        yield
+
+
+@contextmanager
+def _no_place_is_prepared() -> Iterator[None]:
+    """No other process of this user prepares a folder meanwhile. Without a configuration, nothing is kept out."""
+    folder = config_folder()
+    if folder is None:
+        yield
+        return
+    with suppress(OSError):
+        (folder / _ROOMS).mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(Path(os.path.realpath(folder / _ROOMS)), fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _locked(path: Path, kind: int) -> Iterator[None]:
     try:
-        descriptor = os.open(place / _LOCK, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW)
     except OSError:
         yield
         return
     try:
-        fcntl.flock(descriptor, kind)
+        with suppress(OSError):  # a file system without such locks
+            fcntl.flock(descriptor, kind)
         yield
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked off meanwhile has it open, too
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked off meanwhile has it open, too
         os.close(descriptor)
 
 
@@ -269,29 +292,122 @@ def set_aside(url: RoomUrl) -> list[Path]:
         return kept
 
 
+def prepare_place(url: RoomUrl, *, group: bool = False) -> None:
+    """Trust the folder of a room that is to be made, before anything of the room is in it. `finish_place` ends it.
+
+    A missing folder gets its name when it has its seal, and the list its entry: no process ever finds a folder that
+    this user made and nobody trusts, however many open a new room at once, and wherever one is killed
+    (tests/faults/test_first_openings.py). A folder in which a room was made already is left as it is.
+
+    Raises OSError, also where the list cannot be kept; the folder is there then, if it can be made.
+    """
+    named = place_of(url)
+    if named is None or (os.path.islink(named) and not named.exists()):
+        return
+    place = Path(os.path.realpath(named))
+    address = address_of(place.parent, "files") if url.scheme == "files" else address_of(place)
+    with _no_place_is_prepared():
+        if not os.path.lexists(place):
+            try:
+                _make_place(place, address, group=group, shared=group and url.scheme == "files")
+                return
+            except OSError:
+                if not place.is_dir():  # else another process, which keeps its list elsewhere, was faster
+                    raise
+        if is_new(url) and not _was_made(place):
+            _write_new(place / _MAKING, b"")
+            if judge_place(place).why:
+                _allow(place, address, how="made", group=group)
+
+
+def _make_place(place: Path, address: str, *, group: bool, shared: bool) -> None:
+    """Make a folder that is trusted from the moment on at which it has its name."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_name(f".{place.name.strip('.')}-{_config_inode() or os.getpid():x}.new")
+    _remove_draft(draft)  # a process that was killed has left it: no other one prepares a folder now
+    draft.mkdir(mode=0o700)
+    try:
+        if shared:
+            draft.chmod(0o2770)
+        if address == address_of(place):  # in mailboxes, all of what lies around it is ignored, too
+            _write_new(draft / ".gitignore", b"*\n", 0o666)
+        _write_new(draft / _MAKING, b"")
+        about, seal = os.stat(draft), _make_seal(draft)
+        with suppress(OSError):  # a user without a configuration names rooms by their address
+            _write(_ROOMS, str(place), _entry(place, address, "made", about, seal, group=group))
+        os.rename(draft, place)
+    except BaseException:
+        _remove_draft(draft)
+        raise
+    _prune()
+
+
+def _remove_draft(draft: Path) -> None:
+    for name in (".gitignore", _MAKING, SEAL):
+        with suppress(OSError):
+            os.unlink(draft / name)
+    with suppress(OSError):
+        draft.rmdir()
+
+
+def _config_inode() -> int:
+    """What tells this user's list from every other one; 0 without one."""
+    folder = config_folder()
+    with suppress(OSError):
+        return 0 if folder is None else os.stat(folder / _ROOMS).st_ino
+    return 0
+
+
+def finish_place(place: Path) -> None:
+    """The room in a folder has been made: from now on, what is missing of it is lost. Never raises."""
+    with suppress(OSError):
+        if os.path.lexists(place / _MAKING):  # left by this process, or one that was killed
+            os.unlink(place / _MAKING)
+
+
+def _write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file; one that is there, or a link, stays as it is."""
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, mode)
+        try:
+            os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+
 def allow_place(place: Path, *, how: Literal["made", "allowed"], group: bool = False) -> RoomEntry:
     """Trust a folder, and the room that it means now. Its seal is made where it has none.
 
     After: discovery, hooks and MCP servers of this user open it. Raises OSError when that cannot be kept, RoomError
     when the pointer in it is none. Nothing but the seal is written into the folder.
     """
-    real = Path(os.path.realpath(place))
-    about = os.stat(real)
-    with _no_room_is_made(real):  # two openers of a new room: the seal that stays is the one that the list has
-        entry = RoomEntry(
-            path=str(real),
-            address=address_in(real),
-            how=how,
-            time_ms=SYSTEM.wall_ms(),
-            config_inode=0,
-            owner=about.st_uid,
-            inode=about.st_ino,
-            seal=_make_seal(real, anew=how == "made"),
-            group=group,
-        )
-        _write(_ROOMS, str(real), entry)
+    return _allow(Path(os.path.realpath(place)), None, how=how, group=group)
+
+
+def _allow(place: Path, address: str | None, *, how: Literal["made", "allowed"], group: bool) -> RoomEntry:
+    about = os.stat(place)
+    with _no_room_is_made(place):  # two openers of a new room: the seal that stays is the one that the list has
+        means, seal = address or address_in(place), _make_seal(place, anew=how == "made")
+        entry = _entry(place, means, how, about, seal, group=group)
+        _write(_ROOMS, str(place), entry)
     _prune()
     return entry
+
+
+def _entry(
+    place: Path, address: str, how: Literal["made", "allowed"], about: os.stat_result, seal: str, *, group: bool
+) -> RoomEntry:
+    return RoomEntry(
+        path=str(place),
+        address=address,
+        how=how,
+        time_ms=SYSTEM.wall_ms(),
+        config_inode=0,
+        owner=about.st_uid,
+        inode=about.st_ino,
+        seal=seal,
+        group=group,
+    )
 
 
 def allow_address(url: RoomUrl, *, how: Literal["made", "allowed"]) -> RoomEntry:
@@ -405,8 +521,8 @@ def judge_place(place: Path) -> Judgement:
     if about.st_ino != entry.inode or (_seal_in(place) != entry.seal and not entry.group):
         return Judgement("is another folder than the one that you made or allowed there")
     address = address_in(place)
-    if address != entry.address and address_of(place) == address and lost_part(parse_url(entry.address)) is not None:
-        address = entry.address  # a files room whose mark was lost looks like another kind of room
+    if address != entry.address and address_of(place) == address and missing_part(parse_url(entry.address)) is not None:
+        address = entry.address  # a files room whose mark was lost, or is not made yet, looks like another kind of room
     if address != entry.address:
         return Judgement("means another room than when you made or allowed it")
     brought = _brought_by_git(place, address)

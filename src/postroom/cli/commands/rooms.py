@@ -142,10 +142,13 @@ def _own_address(place: Path) -> str:
     A room that came with a clone is not taken over by `init`: a folder that holds a room must be in the list.
     """
     check_untracked(place)
+    new = is_new(
+        RoomUrl("sqlite", str(place), {})
+    )  # asked first: a room that is made meanwhile is trusted before it is one
     verdict = trust.judge_place(place)
     if not verdict.why:
         return verdict.address
-    if os.path.islink(place) or not is_new(RoomUrl("sqlite", str(place), {})):
+    if os.path.islink(place) or not new:
         raise RoomNotAllowed(trust.not_allowed(place, verdict.why))
     return address_of(place)
 
