@@ -124,6 +124,33 @@ def test_a_process_that_ended_is_seen_to_have_ended_before_it_is_reaped() -> Non
     assert ps.started(os.getpid()) is not None
 
 
+def test_a_process_is_not_taken_for_dead_when_ps_cannot_be_started() -> None:
+    program = (
+        "import os, resource\nfrom postroom.core.system.process import process_alive, process_name\n"
+        "name = process_name(os.getppid())\nassert name and process_alive(name) is True\n"
+        "most = max(map(int, os.listdir('/dev/fd')))\nresource.setrlimit(resource.RLIMIT_NOFILE, (most, most))\n"
+        "print(process_alive(name))"
+    )
+    assert run(program) == "None"
+
+
+def test_a_ps_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ps, "_PATIENCE_S", 0.01)
+    with pytest.raises(TimeoutError):
+        ps._answer("sleep", "600")
+    assert ps._ask("sleep", "600") == ""
+
+
+def test_the_systems_own_ps_is_asked_not_one_that_a_project_puts_before_it(tmp_path: Path) -> None:
+    (tmp_path / "ps").write_text("#!/bin/sh\ntouch $0.was-run\n")
+    (tmp_path / "ps").chmod(0o755)
+    program = (
+        "import os, sys; os.chdir(sys.argv[1]); from postroom.core.system.process import this_process; this_process()"
+    )
+    run(program, str(tmp_path), more={"PATH": f"{tmp_path}:.:{os.environ['PATH']}"})
+    assert not (tmp_path / "ps.was-run").exists()
+
+
 def test_kinds_of_file_systems_are_read_from_what_mount_says_on_each_system(monkeypatch: pytest.MonkeyPatch) -> None:
     says = """/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)
 //me@server/share on /Volumes/my share (smbfs, nodev, nosuid, mounted by me)

@@ -280,7 +280,11 @@ def _has_ended(pid: int, options: int) -> bool:
     """
     if hasattr(os, "waitid"):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | options) is not None
-    return options == 0 or process_started(pid) is None  # systems without it: one that has ended is seen as gone
+    if options == 0:
+        return True
+    with suppress(OSError):  # it cannot be looked up now
+        return process_started(pid) is None  # systems without it: one that has ended is seen as gone
+    return False
 
 
 def _write_line(fd: int, line: str) -> None:

@@ -1,10 +1,12 @@
 """What programs of the system tell: `ps`, `fuser` and `mount`, which every Unix has. The twin of reading /proc.
 
-Each call starts a process, some ten milliseconds. A program that is not there tells nothing.
+Each call starts a process, some ten milliseconds. A program that is not there tells nothing, and so does one that cannot
+be started now; but of a single process that is not the same as that it ended, so `started` raises OSError then.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -24,30 +26,46 @@ _ENDED: Final = ("Z", "X")
 _WITH_ENVIRONMENT: Final = ("-A", "-E", "-ww") if sys.platform == "darwin" else ("axeww",)
 #: `device on point type kind (options)` on Linux, `device on point (kind, options)` elsewhere.
 _MOUNT: Final = re.compile(r".* on (?P<point>/.*?) (?:type (?P<kind>\S+) \(.*\)|\((?P<other>[^,)]+).*\))")
+#: The system's own programs come first: `npm run` and the like put folders before them that a dependency may fill.
+_FOLDERS: Final = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
+#: A program that waits for a server's disk is not waited for any longer, in seconds.
+_PATIENCE_S: Final = 20.0
 
 
 def _ask(*words: str) -> str:
     try:
+        return _answer(*words)
+    except OSError:
+        return ""
+
+
+def _answer(*words: str) -> str:
+    """What a program says. Raises OSError when it cannot be started, or does not end well."""
+    others = [folder for folder in os.get_exec_path() if os.path.isabs(folder)]
+    try:
         answer = subprocess.run(
             words,
-            env={"PATH": os.environ.get("PATH", os.defpath), **_PLAIN},
+            env={"PATH": os.pathsep.join((*_FOLDERS, *others)), **_PLAIN},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            timeout=_PATIENCE_S,
             check=False,
         )
-    except OSError:
-        return ""
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"{words[0]} did not answer in {_PATIENCE_S:g} s") from error
+    if answer.returncode < 0:
+        raise OSError(errno.EINTR, f"{words[0]} was ended by signal {-answer.returncode}")
     return answer.stdout.decode(errors="surrogateescape")
 
 
 def started(pid: int) -> str | None:
-    """When a process started, as one word; None when none is seen, or it only waits to be reaped."""
+    """When a process started, as one word; None when none is seen, or it only waits to be reaped. Raises OSError."""
     return _started_here(pid) if pid == os.getpid() else _started(pid)
 
 
 def _started(pid: int) -> str | None:
-    state, *moment = _ask("ps", "-o", "stat=,lstart=", "-p", str(pid)).split() or [""]
+    state, *moment = _answer("ps", "-o", "stat=,lstart=", "-p", str(pid)).split() or [""]
     return None if not moment or state.startswith(_ENDED) else "_".join(moment).replace(":", ".")
 
 
