@@ -186,6 +186,22 @@ def test_a_path_that_is_too_long_for_sockets_is_shortened_by_a_link_that_goes_wi
     assert said.splitlines() == ["datagrams through the room's folder 1", "[]"]
 
 
+def test_bells_are_heard_after_a_cleaner_of_temporary_files_removed_the_link(tmp_path: Path) -> None:
+    deep, short = tmp_path / "/".join(["a-folder-with-a-long-name"] * 6), tmp_path / "t"
+    deep.mkdir(parents=True)
+    (deep / "bells").touch()
+    short.mkdir()
+    program = (
+        "import pathlib, shutil, sys, tempfile\nfrom postroom.stores.bells.sockets import BellSockets\n"
+        "listener, ringer = (BellSockets(pathlib.Path(sys.argv[1], 'bells')) for _ in range(2))\n"
+        "bells = [listener.take(1)]\nheard = [ringer.ring(1)]\n"
+        "shutil.rmtree(tempfile.gettempdir())\npathlib.Path(tempfile.gettempdir()).mkdir()\n"
+        "bells.append(listener.take(2))\nheard += [ringer.ring(1), ringer.ring(2)]\n"
+        "print(heard, [len(bell.recv(100)) for bell in (bells[0], *bells)])"
+    )
+    assert run(program, str(deep), more={"TMPDIR": os.path.relpath(short)}) == "[True, True, True] [1, 1, 1]"
+
+
 HANGS = "import ctypes; ctypes.PyDLL(None).sleep(600)"  # with the interpreter's lock: no thread of it runs
 
 

@@ -22,6 +22,10 @@ class Shortcut:
         self._end = finalize(self, _remove, folder, os.getpid())
         os.symlink(target, self.path)
 
+    def is_there(self) -> bool:
+        """Whether it still leads there: what lies among temporary files for days is removed by some systems."""
+        return os.path.islink(self.path)
+
     def remove(self) -> None:
         """Remove the link. Safe to call twice."""
         self._end()
