@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -95,6 +96,33 @@ def test_a_shell_that_it_does_not_know_is_named(
     assert result.code == 2
     assert f"which shell? {said}; expected one of bash, zsh, fish" in result.err
     assert list(home.iterdir()) == []
+
+
+def test_a_pipe_in_the_place_of_the_settings_is_not_waited_for(cli: Cli, home: Path) -> None:
+    os.mkfifo(home / FILES["bash"])
+
+    result = cli("completion", "bash", "--install")
+
+    assert (result.code, result.err) == (
+        1,
+        f"postroom: {home / FILES['bash']} is a pipe, not a file; nothing was changed\n",
+    )
+
+
+@pytest.mark.parametrize("blocked", [".config/fish", ".local/share/postroom"])
+def test_where_nothing_can_be_written_nothing_is_left_and_the_file_is_named(cli: Cli, home: Path, blocked: str) -> None:
+    """A file in the place of a folder keeps root out, too."""
+    (home / blocked).parent.mkdir(parents=True)
+    (home / blocked).touch()
+    before = sorted(home.rglob("*"))
+
+    result = cli("completion", "fish", "--install")
+
+    assert result.code == 1
+    assert re.search(rf"{blocked}/\S+(fish|json) cannot be (read|written) \(.*; nothing was changed", result.err), (
+        result.err
+    )
+    assert sorted(home.rglob("*")) == before
 
 
 class Shell:

@@ -13,6 +13,7 @@ import difflib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -105,9 +106,21 @@ def install(wish: Wish) -> list[FileChange]:
     folders = dict.fromkeys(
         (*kept["folders"], *(str(each) for change in needed for each in _missing(change.path.parent)))
     )
-    if needed or not record_path(wish).exists():
-        _write_record(wish, {"files": list(record.values()), "folders": list(folders)})
-    _write_all(needed)
+    path = record_path(wish)
+    noted, missing = _read(path), _missing(path.parent)
+    try:
+        if needed or noted is None:
+            _write_record(wish, {"files": list(record.values()), "folders": list(folders)})
+        _write_all(needed)
+    except (OSError, PostroomError) as error:  # what was not installed is not noted; after an interrupt it may be both
+        with suppress(OSError):
+            _write(path, noted)
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, PostroomError):
+            raise
+        raise PostroomError(f"{path} cannot be written ({error.strerror}); nothing was changed") from None
     return needed
 
 
@@ -284,6 +297,8 @@ def _original(known: dict[str, Any] | None) -> str | None:
 
 def _read(path: Path) -> bytes | None:
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):  # nothing may ever be written to it
+            raise PostroomError(f"{path} is a pipe, not a file; nothing was changed")
         return path.read_bytes()
     except FileNotFoundError:
         return None
@@ -301,12 +316,12 @@ def _write_all(changes: Iterable[FileChange]) -> None:
             _write(change.path, change.after)
             done.append(change)
     except (OSError, PostroomError) as error:
-        for change in reversed(done):
+        for written in reversed(done):
             with suppress(OSError):
-                _write(change.path, change.before)
+                _write(written.path, written.before)
         if isinstance(error, PostroomError):
             raise
-        raise PostroomError(f"{error.filename} cannot be written ({error.strerror}); nothing was changed") from None
+        raise PostroomError(f"{change.path} cannot be written ({error.strerror}); nothing was changed") from None
 
 
 def _write(path: Path, content: bytes | None) -> None:
