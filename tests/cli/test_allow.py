@@ -349,3 +349,15 @@ def test_a_hostile_index_takes_neither_long_nor_much_memory(tmp_path: Path, entr
         assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
     finally:
         tracemalloc.stop()
+
+
+def test_a_room_that_no_search_can_find_is_told_of_when_it_is_made(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blocked").touch()  # keeps root out, too
+    monkeypatch.setenv("POSTROOM_CONFIG", str(tmp_path / "blocked"))
+
+    told = cli.ok("init", "there").err
+
+    assert f"so no search finds it: name it with --room or POSTROOM_URL=sqlite:{tmp_path}/there/.postroom" in told
+    assert cli.ok("status", "--room", f"sqlite:{tmp_path}/there/.postroom").err == ""

@@ -49,9 +49,16 @@ def init(call: Invocation) -> None:
         raise UsageError("--workers, --worktrees and --dry-run go with --layout")
     address = args.room or _address(args.folder)
     aside, trusted = _set_aside(address) if args.anew else ([], False)
+    new = is_new(parse_url(address))
     room = call.make_room(address)
     place = place_of(room.url)
     _keep_out_of_git(place)
+    if new and trust.judge_url(room.url).why:
+        where = trust.config_folder() or "a home folder, which you do not have"
+        output.note(
+            f"that you made this room cannot be kept in {where}, so no search finds it: name it with --room or "
+            f"{URL_VARIABLE}={room.url}"
+        )
     if trusted and place is not None:
         with suppress(OSError):  # also where mail in mailboxes made of files was left, and the room is not new
             trust.allow_place(place, how="made", group=room.config.group)
