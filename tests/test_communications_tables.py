@@ -76,6 +76,20 @@ def test_the_connection_changes_nothing(comm: CommunicationSystem, sql: str) -> 
     assert waiting(comm) == [1]
 
 
+def test_the_connection_answers_one_query_and_a_comment_behind_it_is_none(comm: CommunicationSystem) -> None:
+    assert [dict(row) for row in comm.connection.execute("SELECT 1 AS a; -- one")] == [{"a": 1}]
+    with pytest.raises(RoomError, match="only one query is answered"):
+        comm.connection.execute("SELECT 1 AS a; SELECT 2 AS b")
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800"], ids=["no type of SQLite's", "no text"])
+def test_a_value_that_no_query_can_have_is_told_as_every_other_fault_of_it(
+    comm: CommunicationSystem, value: object
+) -> None:
+    with pytest.raises(RoomError, match="that query does not work"):
+        comm.connection.execute("SELECT ?", (value,))
+
+
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="there is no sqlite3 program on this machine")
 def test_the_tables_can_be_read_with_the_sqlite_program(comm: CommunicationSystem) -> None:
     id = send(comm, 1)

@@ -345,7 +345,10 @@ class SqliteFile:
         names: list[str] = []
 
         def note_names(running: apsw.Cursor, *_: object) -> bool:
-            names[:] = [column[0] for column in running.get_description()]
+            columns = [column[0] for column in running.get_description()]
+            if names and columns:  # the rows of both would stand below the names of the second
+                raise RoomError("only one query is answered: write one SELECT")
+            names[:] = columns or names  # a comment behind it has none
             return True
 
         try:
@@ -359,7 +362,7 @@ class SqliteFile:
             raise RoomError("only reading is allowed here: write one SELECT") from error
         except (apsw.BusyError, apsw.CorruptError, apsw.IOError) as error:
             raise in_our_words(error, self.path) from error
-        except apsw.Error as error:
+        except (apsw.Error, TypeError, UnicodeEncodeError) as error:  # also a value that SQLite has no type for
             raise RoomError(f"that query does not work: {error}") from error
 
     def faults(self, limit_s: float) -> list[str] | None:
