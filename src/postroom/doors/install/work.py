@@ -106,21 +106,21 @@ def install(wish: Wish) -> list[FileChange]:
     folders = dict.fromkeys(
         (*kept["folders"], *(str(each) for change in needed for each in _missing(change.path.parent)))
     )
-    path = record_path(wish)
-    noted, missing = _read(path), _missing(path.parent)
+    note = record_path(wish)
+    noted, missing = _read(note), _missing(note.parent)
     try:
         if needed or noted is None:
             _write_record(wish, {"files": list(record.values()), "folders": list(folders)})
         _write_all(needed)
     except (OSError, PostroomError) as error:  # what was not installed is not noted; after an interrupt it may be both
         with suppress(OSError):
-            _write(path, noted)
+            _write(note, noted)
         for folder in missing:
             with suppress(OSError):
                 folder.rmdir()
         if isinstance(error, PostroomError):
             raise
-        raise PostroomError(f"{path} cannot be written ({error.strerror}); nothing was changed") from None
+        raise PostroomError(f"{note} cannot be written ({error.strerror}); nothing was changed") from None
     return needed
 
 
@@ -309,8 +309,10 @@ def _read(path: Path) -> bytes | None:
 def _write_all(changes: Iterable[FileChange]) -> None:
     """Write all, or put back those that were written."""
     done: list[FileChange] = []
+    path = Path()
     try:
         for change in changes:
+            path = change.path
             if _read(change.path) != change.before:
                 raise PostroomError(f"{change.path} was changed at this moment; nothing was changed, try again")
             _write(change.path, change.after)
@@ -321,7 +323,7 @@ def _write_all(changes: Iterable[FileChange]) -> None:
                 _write(written.path, written.before)
         if isinstance(error, PostroomError):
             raise
-        raise PostroomError(f"{change.path} cannot be written ({error.strerror}); nothing was changed") from None
+        raise PostroomError(f"{path} cannot be written ({error.strerror}); nothing was changed") from None
 
 
 def _write(path: Path, content: bytes | None) -> None:
