@@ -149,7 +149,7 @@ def test_a_relative_address_stays_right_after_a_chdir(empty_place: Path, monkeyp
     ("settings", "sentence"),
     [
         ({"max_deliverys": 3}, r"no setting 'max_deliverys'; did you mean max_deliveries\?"),
-        ({"colour": "blue"}, r"no setting 'colour'; there are: sync, "),
+        ({"colour": "blue"}, r"no setting 'colour'; the settings are: sync, "),
         ({"max_deliveries": 0}, r"max_deliveries must be 1 or more, not 0"),
         ({"max_deliveries": "many"}, r"Expected `int`, got `str` - at `\$.max_deliveries`"),
         ({"sync": "sometimes"}, r"sync must be normal or full, not 'sometimes'"),

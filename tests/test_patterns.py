@@ -155,7 +155,7 @@ def test_a_lead_that_nobody_answers_gives_up_in_time(
     leading = in_background(lambda: lead(room, [{"id": "T1"}], ["ada"], timeout_s=5))
     pass_time(leading)
 
-    with pytest.raises(postroom.ReceiveTimeout, match="nothing was reported by ada within 5 s"):
+    with pytest.raises(postroom.ReceiveTimeout, match="no report from ada within 5 s"):
         leading.result()
     with pytest.raises(postroom.InvalidMessage, match="workers: must name at least one agent"):
         lead(room, [{"id": "T1"}], [])

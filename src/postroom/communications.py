@@ -184,7 +184,7 @@ class CommunicationSystem:
             if self._opened is None:
                 if Path(os.path.realpath(self.comm_dir)) != self.comm_dir:
                     raise RoomUnsafe(
-                        f"{self.comm_dir} leads to {os.path.realpath(self.comm_dir)}; remove the link first"
+                        f"{self.comm_dir} links to {os.path.realpath(self.comm_dir)}; remove the link first"
                     )
                 make_folder(self.comm_dir)
                 (self.project_root / ".claude" / "artifacts").mkdir(exist_ok=True)
@@ -423,9 +423,9 @@ class CommunicationSystem:
 
 
 def _claimer(original_message: dict[str, Any], question: envelope.Message | None) -> str:
-    """The agent that answers a message which was sent to nobody in particular: its claimer."""
+    """The agent that answers a message which was not sent to a particular agent: its claimer."""
     if question is None or question.claimed_by is None:
-        sent = f"message {original_message.get('id')} was sent to nobody in particular"
+        sent = f"message {original_message.get('id')} was not sent to a particular agent"
         raise InvalidMessage("from_agent", f"{sent}: claim it first, or name the agent that answers (from_agent=...)")
     return question.claimed_by
 

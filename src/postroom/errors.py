@@ -178,7 +178,7 @@ class LateAck(PostroomError, UserWarning):
         self.id = id
         self.delivery = delivery
         super().__init__(
-            f"the ack of message {id} (delivery {delivery}) came too late: the message was no longer this receiver's, "
+            f"the ack of message {id} (delivery {delivery}) came too late: this receiver no longer held the message, "
             "and another may have done the same work"
         )
 

@@ -95,7 +95,7 @@ class _Lead:
                     before, deadline = tasks, Deadline(gateway.clock, timeout_s)
                 left_s = deadline.left_s()
                 if left_s == 0:
-                    raise ReceiveTimeout(f"nothing was reported by {', '.join(self._workers)} within {timeout_s:g} s")
+                    raise ReceiveTimeout(f"no report from {', '.join(self._workers)} within {timeout_s:g} s")
                 gateway.wait(waiter, left_s)  # a second at most: a worker that died before it began changes nothing
 
     def _assign(self, tasks: dict[str, Task]) -> None:

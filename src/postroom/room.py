@@ -210,7 +210,7 @@ class Room:
         """One message with its ledger. UnknownMessage when it is not kept here."""
         message = self._gateway.open_store.get(id)
         if message is None:
-            raise UnknownMessage(f"no message {id} is kept in this room")
+            raise UnknownMessage(f"this room has no message {id}")
         return message
 
     def peek(
@@ -428,7 +428,9 @@ class Room:
         if by is not None:
             check_names(by=by)
         elif tokens.has_tokens(self._gateway):
-            raise IdentityRefused("this room has tokens, so nobody speaks for another: say who replays, with by=NAME")
+            raise IdentityRefused(
+                "this room has tokens, so no agent acts for another: name the agent that replays, with by=NAME"
+            )
         query = Query(
             states=_states(state) if state is not None else frozenset(State) - {State.AWAITED},
             channels=None if channel is None else (channel,),
@@ -601,7 +603,7 @@ def _find(create: bool) -> RoomUrl:
         looked = f"${URL_VARIABLE} (not set), {FOLDER} in {here} and in every folder above"
         looked += "".join(f", {place}" for place in elsewhere)
         others = "".join(
-            f"{place} belongs to user {owner} and was passed over: name it if you trust it, --room {address_of(place)}; "
+            f"{place} belongs to user {owner} and was skipped: name it if you trust it, --room {address_of(place)}; "
             for place, owner in trust.passed_over(here).items()
         )
         found_no = "found no room of yours" if others else "found no room"
@@ -626,5 +628,5 @@ def make_folder(folder: Path) -> None:
         raise RoomError(f"{folder} is a file; a room needs a folder") from None
     except OSError as error:
         raise RoomError(
-            f"the room's folder {folder} cannot be made ({error.strerror}); choose a place that you may write to"
+            f"the room's folder {folder} cannot be made ({error.strerror}); choose a folder that you can write to"
         ) from error

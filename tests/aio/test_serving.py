@@ -90,7 +90,7 @@ def test_a_handler_for_which_something_was_cancelled_is_tried_again(url: str, cl
                 assert answer.message.answer_to is not None
                 events = (await room.receipt(answer.message.answer_to)).events
                 assert [event.detail for event in events if event.event == "retried"] == [
-                    "RuntimeError: something that the handler waited for was cancelled"
+                    "RuntimeError: something the handler awaited was cancelled"
                 ]
             assert not serving.done()
             serving.cancel()

@@ -39,7 +39,7 @@ def test_adding_the_same_again_changes_nothing_and_another_of_that_name_is_refus
     claim(board, "ada", "T1").done(7)
 
     assert board.add("T1", title="schema").state == "done"
-    with pytest.raises(postroom.InvalidMessage, match=r"T1 is on the board already \(done\), with another title"):
+    with pytest.raises(postroom.InvalidMessage, match=r"T1 is already on the board \(done\), with a different title"):
         board.add("T1", title="tables")
 
 

@@ -167,7 +167,7 @@ def test_a_state_that_is_no_state_is_blocked_and_says_so(room: Room) -> None:
 
     assert (task.state, task.why) == (
         "blocked",
-        "'in_progress' is no state; there are ready, claimed, done, blocked, aborted",
+        "'in_progress' is not a state; the states are ready, claimed, done, blocked, aborted",
     )
     assert room.board.reopen("T1")
 

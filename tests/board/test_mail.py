@@ -73,7 +73,7 @@ def test_who_leads_a_task_is_a_lead(board: Board) -> None:
 
 
 def test_what_is_no_action_is_refused_with_those_that_are() -> None:
-    with pytest.raises(postroom.WrongDirection, match="no action 'explode'; there are: implement, done, blocked"):
+    with pytest.raises(postroom.WrongDirection, match="no action 'explode'; the actions are: implement, done, blocked"):
         check_direction("explode", "lead", "ada")
 
 

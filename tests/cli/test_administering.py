@@ -28,10 +28,10 @@ FOR_PERSONS = {
     ("requeue", "DEAD"): "put messages back",
     ("requeue", "--all"): "put messages back",
     ("session", "stop", "SESSION"): "stop sessions",
-    ("session", "clean", "--older-than", "0s"): "clear sessions away",
-    ("board", "abort", "OPEN"): "abort a task that lead leads",
-    ("board", "release", "BLOCKED"): "put back a task that lead leads",
-    ("init", "--layout", "windsurf", "--room", "sqlite:.postroom"): "take agents into the room",
+    ("session", "clean", "--older-than", "0s"): "remove sessions",
+    ("board", "abort", "OPEN"): "abort a task led by lead",
+    ("board", "release", "BLOCKED"): "reopen a task led by lead",
+    ("init", "--layout", "windsurf", "--room", "sqlite:.postroom"): "add agents to the room",
     ("agent", "revoke", "--all"): "make or revoke tokens",
 }
 
@@ -140,7 +140,7 @@ def test_mail_to_the_board_calls_off_nothing_of_others_either(cli: Cli, place: P
         later = {task["id"]: task["state"] for task in cli.json("board", "list")}
 
     assert after["OPEN"] == "ready"
-    assert "bob may not abort a task that lead leads" in told["payload"]["text"]
+    assert "bob may not abort a task led by lead" in told["payload"]["text"]
     assert later["OPEN"] == "aborted"
 
 
@@ -180,7 +180,7 @@ def test_the_last_token_of_a_person_goes_only_with_all_others(cli: Cli, place: P
         refused = cli("agent", "revoke", "me")
         assert refused.code == 1
         assert "postroom agent revoke --all" in refused.err
-        assert cli.ok("agent", "revoke", "--all").out.startswith("3 tokens revoked: this room has none any more")
+        assert cli.ok("agent", "revoke", "--all").out.startswith("3 tokens revoked: this room has none left")
 
     assert cli.json("agent", "list")["tokens"] == []
     cli.ok("send", "alice", "hi", "--as", "anybody")
@@ -206,7 +206,7 @@ def test_a_room_that_locked_everybody_out_says_so_and_is_recovered(cli: Cli, pla
     well = {check["check"]: check for check in cli("doctor", "--json").json["checks"]}["tokens"]
 
     assert too_early.code == 1
-    assert "a person has a token of this room" in too_early.err
+    assert "a person has a token for this room" in too_early.err
     assert refused.code == 1
     assert "postroom agent recover NAME" in refused.err
     assert (sick["verdict"], well["verdict"]) == ("fail", "warn")
@@ -236,9 +236,9 @@ def test_where_every_token_was_revoked_everybody_is_told_the_way_back(cli: Cli, 
 
     for refused in (served, sent):
         assert (refused.code, refused.out) == (1, "")
-        assert "every token of this room was revoked, so nobody can speak in it" in refused.err
+        assert "every token of this room was revoked, so no agent can use it" in refused.err
         assert "postroom agent recover NAME" in refused.err
-    assert "nobody can speak in it" in listed.err
+    assert "no agent can use it" in listed.err
     assert "was revoked at" in revoked.err
     cli.ok("send", "bob", "hi", "--as", "alice")
 
@@ -287,7 +287,7 @@ def test_a_lost_token_of_a_person_is_replaced_by_a_person_at_a_terminal(cli: Cli
     code, out, said = at_a_terminal(b"you")
     assert (in_a_pipe.code, code) == (2, 1)
     assert "a person at a terminal" in in_a_pipe.err
-    assert "Type that name to go on" in said
+    assert "Type that name to continue" in said
     assert "nothing was changed" in out
     with environment(POSTROOM_TOKEN=place.person):
         cli.ok("send", "bob", "hi", "--new")

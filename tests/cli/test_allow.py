@@ -91,7 +91,7 @@ def test_the_list_shows_rooms_and_servers_and_no_secret(clone: Cli, tmp_path: Pa
     [
         (["nats://u:p@h/r"], "without credentials"),
         (["nats://h/r?user=x"], "without credentials and options"),
-        (["http://h/r"], "a server is written nats://HOST:PORT"),
+        (["http://h/r"], "write a server as nats://HOST:PORT"),
         (["memory:"], "is neither a folder nor an address"),
         ([".", "--user", "ada"], "are for servers"),
         (["nats://h", "--password-file", "nowhere"], "there is no file"),
@@ -210,7 +210,7 @@ def test_a_layout_follows_no_link_out_of_the_project(
     (project / "AGENTS.md").symlink_to(victim)
     monkeypatch.chdir(project)
     result = Cli(capsys, monkeypatch)("init", "--layout", "windsurf", "--room", "sqlite:.postroom")
-    assert result.code == 1 and "leads to" in result.err
+    assert result.code == 1 and "links to" in result.err
     assert victim.read_text() == "precious"
 
 

@@ -16,9 +16,9 @@ from .support import Terminal, command
 #: What the demo shows, in order. After the third its agents start, after the fifth they work.
 STEPS = (
     "1. A room",
-    "2. A program",
+    "2. A Patchwork program",
     "3. It ran",
-    "4. Agents started",
+    "4. Started agents",
     "6. ada put",
     "7. ",
     "8. ",

@@ -68,7 +68,7 @@ def test_it_makes_everything_and_twice_is_once(bare: Cli, folder: Path, layout: 
         "AGENTS.md",
     }
     assert "make" in first.out and "the room is ready" in first.out
-    assert second.lines[0] == "everything is there already; there is nothing to do"
+    assert second.lines[0] == "everything is already there; nothing to do"
     assert [agent["name"] for agent in bare.json("agents")] == ["lead", "worker-1", "worker-2", "worker-3"]
     assert bare.ok("send", "worker-1", "hello", "--as", "lead")
 
@@ -187,7 +187,7 @@ def test_each_worker_has_a_worktree_that_finds_the_main_checkouts_room(
         "?? .windsurf/rules/postroom.md"
     ]
     assert git(third, "branch", "--show-current").stdout == "worker-3\n"
-    assert bare.ok(*layout, "--worktrees").lines[0] == "everything is there already; there is nothing to do"
+    assert bare.ok(*layout, "--worktrees").lines[0] == "everything is already there; nothing to do"
 
     program = "import os; print(os.getcwd(), os.environ['POSTROOM_ROLE'], os.environ['POSTROOM_AGENT'], sep='\\n')"
     for words, where in ((["as", "worker-2"], "project-worker-2"), (["as", "--here", "worker-2"], "project")):
@@ -229,8 +229,8 @@ def test_worktrees_without_a_commit_are_refused_and_nothing_is_made(bare: Cli, f
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("init", "--layout", "emacs"), "there is no layout 'emacs'; there is: windsurf"),
-        (("init", "--workers", "3"), "go with --layout"),
+        (("init", "--layout", "emacs"), "there is no layout 'emacs'; choose from windsurf"),
+        (("init", "--workers", "3"), "need --layout"),
         (("init", "--layout", "windsurf", "--workers", "0"), "not a whole number above zero"),
         (("init", "--layout", "windsurf", "--workers", "65"), "at most 64"),
     ],

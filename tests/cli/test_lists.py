@@ -55,7 +55,7 @@ def test_a_list_that_is_cut_says_so_and_one_that_is_not_is_whole(full: Cli, word
 
     assert (len(cut.json), len(whole.json)) == (5, total)
     assert whole.err == ""
-    assert cut.err == text.err == f"postroom: 5 of {total} are shown; --all shows every one, --limit N so many\n"
+    assert cut.err == text.err == f"postroom: 5 of {total} are shown; use --all, or a larger --limit N, for more\n"
     assert full(*words, "--limit", "5", "--all").code == 2
 
 
@@ -101,7 +101,7 @@ def test_a_replay_of_many_has_to_be_asked_for_and_sends_none_before(mail: Cli) -
     refused = mail("replay", "--since", "1h")
 
     assert refused.code == 2
-    assert "8 messages fit" in refused.err
+    assert "8 messages match" in refused.err
     assert count(mail) == 8
 
 

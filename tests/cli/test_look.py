@@ -198,7 +198,7 @@ def test_a_search_says_that_it_went_through_everything(cli: Cli) -> None:
     ids = [cli.send(f"{'x' * 500} needle {number}") for number in range(3)]
 
     assert [message["id"] for message in cli.json("peek", "--text", "needle")] == ids[::-1]
-    assert "every message that fits was searched" in cli.ok("peek", "--text", "needle").err
+    assert "all matching messages were searched" in cli.ok("peek", "--text", "needle").err
     assert "2 of 3 are shown" in cli.ok("peek", "--text", "needle", "--limit", "2").err
     assert "nothing there" in cli.ok("peek", "--text", "haystack").out
     assert cli("peek", "--since", "yesterday").code == 2
@@ -222,11 +222,11 @@ def test_a_receipt_says_that_the_recipient_is_unknown(cli: Cli) -> None:
     delayed = cli.send("later", "--delay", "1h")
 
     assert cli.json("receipt", id)["recipient_known"] is False
-    assert cli.ok("receipt", id, "--plain").out.splitlines()[1] == "bob has not been here yet"
+    assert cli.ok("receipt", id, "--plain").out.splitlines()[1] == "bob has not joined this room yet"
     assert (
-        cli.ok("receipt", id, "--plain").out.count("has not been here yet") == 1
+        cli.ok("receipt", id, "--plain").out.count("has not joined this room yet") == 1
     )  # said once, and in the words of `send`
-    assert "its recipient has not been here yet" in cli.ok("receipt", delayed).out
+    assert "its recipient has not joined this room yet" in cli.ok("receipt", delayed).out
 
 
 def test_dead_letters_have_every_attempt(cli: Cli) -> None:

@@ -117,7 +117,7 @@ def test_a_send_whose_reply_is_lost_ends_with_7_names_the_message_and_does_not_w
 
         (id,) = result.json["error"].pop("ids")
         assert (result.code, result.json["error"]["type"]) == (7, "OutcomeUnknown")
-        assert "nobody answered within 0.2 s" in result.err
+        assert "there was no answer within 0.2 s" in result.err
         assert room.get(id).payload == {"text": "hi"}
         assert ends[:2] == ["connection", "room"]  # without it first, the room would be waited for once more
 
@@ -138,7 +138,7 @@ def test_a_room_is_closed_to_those_of_another(
         assert other.peek(state="pending") == []  # an account of its own: a room of that name, but not that room
     (tmp_path / "wrong").write_text("guessed")
     with pytest.raises(RoomUnreachable, match="refuse us.*(?i:authorization)"):
-        open_when_there(f"{team}?user=team&password_file={tmp_path}/wrong&{authority}", unless="refuse us")
+        open_when_there(f"{team}?user=team&password_file={tmp_path}/wrong&{authority}", unless="refused the connection")
     monkeypatch.setattr(connection, "OPEN_S", 2.0)  # nobody answers, however long one waits
     with pytest.raises(RoomUnreachable, match="(?i:certificate)"):  # one that the system's authorities do not know
         postroom.open(f"{team}?user=team&password_file={tmp_path}/nats/team.password")
@@ -244,7 +244,7 @@ def test_the_doctor_warns_of_one_copy_and_of_what_cannot_be_seen(cli: Cli) -> No
     ("copies", "used", "limit", "verdict", "said"),
     [
         (1, 10, -1, "ok", "max_file"),
-        (3, 10, -1, "warn", "elect no leader"),
+        (3, 10, -1, "warn", "no longer elect a leader"),
         (3, 10, 1000, "ok", "of the room's account"),
         (3, 950, 1000, "warn", "sends are refused"),
     ],

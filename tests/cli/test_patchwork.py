@@ -36,7 +36,7 @@ def test_check_shows_each_mistake_with_its_line(cli: Cli, folder: Path) -> None:
 
 def test_check_of_what_is_right_says_so(cli: Cli, folder: Path) -> None:
     for path in sorted(EXAMPLES.glob("*.pw")):
-        assert cli.ok("check", str(path)).out == f"{path}: nothing wrong\n"
+        assert cli.ok("check", str(path)).out == f"{path}: no problems found\n"
 
 
 def test_warnings_fail_only_when_asked(cli: Cli, folder: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_check_needs_no_room_and_says_that_its_results_are_not_kept(
 
     checked = cli.ok("pool", "check", "skeleton")
 
-    assert "not kept: there is no room here; `postroom init` makes one" in checked.out
+    assert "not saved: there is no room here; `postroom init` makes one" in checked.out
     assert list(Path.cwd().iterdir()) == []
     assert cli("pool", "check", "skeleton", "--room", "sqlite:missing").code == 4
 
@@ -125,7 +125,7 @@ def test_changes_are_told_by_scenario() -> None:
 def test_what_cannot_be_checked_is_named(cli: Cli, results) -> None:
     wrong = cli("pool", "check", "everything")
     assert wrong.code == 2
-    assert "there is no phase 'everything'; there are: skeleton, evaluation, inference, integration, all" in wrong.err
+    assert "there is no phase 'everything'; choose from skeleton, evaluation, inference, integration, all" in wrong.err
     assert cli("pool", "mend").code == 2
 
 

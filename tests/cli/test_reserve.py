@@ -52,7 +52,7 @@ def test_files_are_reserved_listed_and_freed(cli: Cli) -> None:
     assert refused.code == 1
     assert "src/*/users.py meets src/api/**, reserved by ada until" in refused.err and "(T3)" in refused.err
 
-    assert cli.ok("unreserve", "src/api/**", "--as", "ada").out == "free again: src/api/**\n"
+    assert cli.ok("unreserve", "src/api/**", "--as", "ada").out == "released: src/api/**\n"
     assert cli.ok("reserve", "src/*/users.py", "--shared", "--as", "bob").out.startswith("shared for bob until")
     assert cli("unreserve", "src/api/**", "--as", "ada").code == 1
     assert cli.json("unreserve", "--all", "--as", "ada") == {"agent": "ada", "globs": ["docs/api.md"]}
@@ -62,7 +62,7 @@ def test_files_are_reserved_listed_and_freed(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("reserve", "src", "--guard"), "three different things"),
+        (("reserve", "src", "--guard"), "use only one of"),
         (("reserve", "/etc/**", "--as", "ada"), "without a slash in front"),
         (("reserve", "../up", "--as", "ada"), "must not go up"),
         (("reserve", "src"), "say who you are"),
@@ -94,7 +94,7 @@ def test_patterns_written_below_the_top_are_kept_from_the_top(tmp_path: Path) ->
 @needs_git
 def test_the_guard_stops_a_commit_of_somebody_elses_files(cli: Cli, repository: Path) -> None:
     assert "the guard is installed" in cli.ok("reserve", "--guard").out
-    assert "the guard is there already" in cli.ok("reserve", "--guard").out
+    assert "the guard is already installed" in cli.ok("reserve", "--guard").out
     cli.ok("reserve", "src/api/**", "--as", "ada", "--why", "T3")
     for name in ("src/api/users.py", "src/web/page.py"):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def test_the_guard_stops_a_commit_of_somebody_elses_files(cli: Cli, repository: 
         assert "git commit --no-verify" in stopped.stderr
         assert "bob" in stopped.stderr or "POSTROOM_AGENT=NAME" in stopped.stderr
 
-    git(repository, "commit", "-qm", "around it", "--no-verify", POSTROOM_AGENT="bob")
+    git(repository, "commit", "-qm", "skips it", "--no-verify", POSTROOM_AGENT="bob")
     git(repository, "rm", "-q", "src/api/users.py")
     assert git(repository, "commit", "-qm", "gone", check=False, POSTROOM_AGENT="bob").returncode == 1
     git(repository, "commit", "-qm", "mine", POSTROOM_AGENT="ada")
@@ -182,12 +182,12 @@ def test_a_hook_from_before_is_called_and_put_back(cli: Cli, repository: Path) -
 
     stopped = git(repository, "commit", "-qm", "x", check=False)
     assert (stopped.returncode, "from before" in stopped.stderr) == (1, True)
-    assert "the hook from before is back" in cli.ok("unreserve", "--guard").out
+    assert "the previous hook is back" in cli.ok("unreserve", "--guard").out
     assert hook.read_text().startswith("#!/bin/sh\necho from before")
-    assert "there is no guard" in cli.ok("unreserve", "--guard").out
+    assert "no guard is installed" in cli.ok("unreserve", "--guard").out
 
 
 def test_no_guard_without_a_repository(cli: Cli) -> None:
     result = cli("reserve", "--guard")
 
-    assert (result.code, "in no git repository" in result.err) == (1, True)
+    assert (result.code, "not in a git repository" in result.err) == (1, True)

@@ -130,7 +130,7 @@ def test_stop_ends_all_workers_and_tells_the_caller(cli: Cli, room: Room, worker
     _, said = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == 1
     assert f"SessionFailed: Session {id} failed: stopped from outside" in said
-    assert cli.ok("session", "stop", id).out.startswith(f"session {id} was over already")
+    assert cli.ok("session", "stop", id).out.startswith(f"session {id} had already ended")
 
 
 @pytest.mark.slow

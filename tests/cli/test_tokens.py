@@ -39,7 +39,7 @@ def test_a_token_decides_the_name(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
 
     assert (without.code, other.code) == (1, 1)
     assert "this room has tokens: set $POSTROOM_TOKEN to that of ada" in without.err
-    assert "the token is that of ada, who cannot speak as bob" in other.err
+    assert "the token belongs to ada, which cannot act as bob" in other.err
     assert cli.json("peek", "--agent", "bob", "--limit", "9")[-1]["id"] == id
     assert cli.json("status")["states"]["stored"] == 2
     assert [(e["claimed"], e["real"]) for e in cli.json("agent", "list")["newest"]] == [("ada", None), ("bob", "ada")]
@@ -80,7 +80,7 @@ def test_no_command_speaks_for_another(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
     for result in (by_option, by_variable):
         assert result.code == 1, result
-        assert "cannot speak as bob" in result.err
+        assert "cannot act as bob" in result.err
     assert cli.json("receipt", id)["events"] == before
     assert cli.json("agent", "list")["refusals"] == 2
 
@@ -138,7 +138,7 @@ def test_a_token_in_a_file_is_for_its_owner_alone(cli: Cli, monkeypatch: pytest.
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text(encoding="ascii").strip() not in said.out + said.err
     assert again.code == 2
-    assert "is there already" in again.err
+    assert "already exists" in again.err
     assert len(cli.json("agent", "list")["tokens"]) == 2
     assert cli.json("send", "bob", "hi", "--new")["state"] == "stored"
 

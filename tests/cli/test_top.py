@@ -352,7 +352,7 @@ def test_dead_letters_stand_there_by_the_handle_that_commands_take(cli: Cli) -> 
 
 
 def test_where_there_is_no_terminal_it_writes_one_picture_and_ends(cli: Cli) -> None:
-    assert "nobody was here yet" in cli.ok("top").out
+    assert "no agents yet" in cli.ok("top").out
 
 
 def test_json_is_one_document(cli: Cli) -> None:
@@ -441,7 +441,7 @@ def test_it_ends_cleanly_and_gives_the_terminal_back(terminal: Terminal, end: st
 
 
 def test_an_agent_that_comes_in_appears_by_itself(terminal: Terminal) -> None:
-    terminal.until("nobody was here yet")
+    terminal.until("no agents yet")
     with postroom.open(create=False) as room:
         room.agent("newcomer")
 
@@ -478,7 +478,7 @@ def test_inside_tmux_agents_appear_and_q_leaves_the_shell_as_it_was(cli: Cli, tm
     tmux("new-session", "-d", "-s", "top", "-x", "80", "-y", "24", script)
     try:
         with postroom.open(create=False) as room:
-            until_shown(room, "nobody was here yet")
+            until_shown(room, "no agents yet")
             room.agent("ada").send("bob", {"text": "hi"})
             shown = until_shown(room, "bob")
             assert "before" not in shown

@@ -181,7 +181,7 @@ def test_a_home_that_nobody_knows_is_told_in_a_sentence(cli: Cli) -> None:
     result = cli("status", "--room", "sqlite:~nobody-of-that-name/room")
 
     assert (result.code, result.err.count("\n")) == (4, 1)
-    assert "write the whole path" in result.err
+    assert "write the full path" in result.err
 
 
 def test_errors_are_json_too_when_asked(cli: Cli) -> None:
@@ -232,7 +232,7 @@ def test_a_room_that_ends_with_the_command_is_refused(cli: Cli, words: list[str]
     result = cli(*words, "--room", "memory:")
 
     assert result.code == 4
-    assert "ends with this command" in result.err
+    assert "exists only while this command runs" in result.err
 
 
 def test_a_payload_of_bottomless_depth_is_a_clear_error(cli: Cli) -> None:

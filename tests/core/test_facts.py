@@ -37,7 +37,7 @@ def test_every_state_has_a_word_for_receipts_and_one_for_the_table() -> None:
 def test_states_are_found_by_either_word() -> None:
     assert states_named("pending") == states_named("stored") == {State.READY, State.DELAYED, State.AWAITED}
     assert states_named("failed") == {State.REFUSED, State.EXPIRED, State.DEAD}
-    with pytest.raises(ValueError, match="no state is called 'lost'; there are: stored, claimed"):
+    with pytest.raises(ValueError, match="there is no state 'lost'; the states are: stored, claimed"):
         states_named("lost")
 
 
@@ -159,7 +159,7 @@ def test_addresses_are_taken_apart(text: str, scheme: str, rest: str, options: d
 
 
 def test_an_address_without_a_place_says_what_to_write() -> None:
-    with pytest.raises(RoomError, match=r"names no place; write sqlite:PATH"):
+    with pytest.raises(RoomError, match=r"has no path; write sqlite:PATH"):
         parse_url("sqlite:")
 
 

@@ -576,7 +576,7 @@ def test_a_sender_that_never_wins_the_bucket_is_told_to_try_again(
 ) -> None:
     monkeypatch.setattr(cells, "TRIES", 8)
     store = CrowdedStore(Config(), clock)
-    with pytest.raises(RoomBusy, match="too many processes send as ada at the same moment; try again"):
+    with pytest.raises(RoomBusy, match="too many processes are sending as ada at once; try again"):
         SenderLimit(store, 10, 10, clock).take("ada")
     store.close()
 

@@ -176,7 +176,7 @@ def test_what_came_while_it_was_down_is_told_at_the_start(room: Room, claude: Se
     said = claude("SessionStart", source="startup").context
 
     assert f"{id} from ada: while you were away" in said
-    assert f"{held} from ada (taken before, not ended): taken" in said
+    assert f"{held} from ada (taken before, not finished): taken" in said
     assert claude("PostToolUse").out == ""  # told once
 
 

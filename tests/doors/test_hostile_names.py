@@ -374,7 +374,9 @@ def test_every_look_at_a_room_in_a_pipe(room: Room, piped: Piped) -> None:
         words = [refused if word == "ID" else word.replace("\u2423", " ") for word in look.split()]
         code, out, err = piped(*words)
         assert code == 0, look
-        assert re.fullmatch(r"(postroom: \d+ of \d+ are shown; --all shows every one, --limit N so many\n)?", err), look
+        assert re.fullmatch(r"(postroom: \d+ of \d+ are shown; use --all, or a larger --limit N, for more\n)?", err), (
+            look
+        )
         check(out)
         if "claim" not in look:
             code, plain, _ = piped(*words, "--plain")

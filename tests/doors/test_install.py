@@ -116,7 +116,7 @@ def test_settings_of_bottomless_depth_are_told_in_a_sentence(cli: Cli, home: Pat
     for command in ("install", "uninstall"):
         result = cli(command, "cursor")
         assert (result.code, result.err.count("\n")) == (1, 1), result
-        assert "nested deeper than any settings are" in result.err
+        assert "nested too deeply for settings" in result.err
     assert everything(home) == before
 
 
@@ -135,7 +135,7 @@ def test_without_a_home_installing_says_what_to_do_and_so_does_the_doctor(
     for result in refused:
         assert (result.code, result.err.count("\n")) == (1, 1)
         assert "HOME is not set" in result.err
-    assert (checks["home"]["verdict"], checks["home"]["advice"]) == ("warn", "set HOME to a folder of yours")
+    assert (checks["home"]["verdict"], checks["home"]["advice"]) == ("warn", "set HOME to one of your folders")
     assert everything(home) == {}
     assert cli("install", "cursor", "--project", "~nobody-of-that-name").code == 2
 
@@ -199,7 +199,7 @@ def test_a_broken_file_is_left_alone_and_nothing_is_half_done(cli: Cli, home: Pa
     result = cli("install", "opencode")
 
     assert result.code == 1
-    assert "opencode.json: line 2 is not JSON; mend the file first, nothing was changed" in result.err
+    assert "opencode.json: line 2 is not JSON; fix the file first, nothing was changed" in result.err
     assert everything(home) == before
 
 
@@ -211,7 +211,7 @@ def test_somebody_elses_entry_of_our_name_is_told(cli: Cli, home: Path) -> None:
     result = cli("install", "codex")
 
     assert result.code == 1
-    assert "has an entry for postroom that is not ours" in result.err
+    assert "has an entry for postroom that `postroom install` did not write" in result.err
 
 
 def test_the_skill_costs_at_most_700_tokens_and_its_commands_are_real(cli: Cli) -> None:
@@ -301,7 +301,7 @@ def test_the_doctor_asks_the_program_itself(
 
     assert door() == []
     cli.ok("install", "claude-code")
-    assert "the program is not here to ask" in door()[0][1]
+    assert "the program was not found, so it was not asked" in door()[0][1]
     claude = programs / "claude"
     claude.write_text(
         '#!/bin/sh\n[ "$1 $2 $3" = "plugin validate --strict" ] && [ -f "$4/.mcp.json" ]\n', encoding="utf-8"

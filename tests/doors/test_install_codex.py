@@ -159,16 +159,28 @@ def test_every_valid_form_gets_our_part_and_loses_it_again(cli: Cli, home: Path,
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('[mcp_servers."postroom"]\ncommand = "x"\n', "an entry for postroom that is not ours; take it out first"),
-        ('[ mcp_servers.postroom ]\nurl = "x"\n', "an entry for postroom that is not ours; take it out first"),
-        ('mcp_servers.postroom.command = "x"\n', "an entry for postroom that is not ours; take it out first"),
-        ('mcp_servers = { postroom = { command = "x" } }\n', "an entry for postroom that is not ours"),
+        (
+            '[mcp_servers."postroom"]\ncommand = "x"\n',
+            "an entry for postroom that `postroom install` did not write; remove it first",
+        ),
+        (
+            '[ mcp_servers.postroom ]\nurl = "x"\n',
+            "an entry for postroom that `postroom install` did not write; remove it first",
+        ),
+        (
+            'mcp_servers.postroom.command = "x"\n',
+            "an entry for postroom that `postroom install` did not write; remove it first",
+        ),
+        (
+            'mcp_servers = { postroom = { command = "x" } }\n',
+            "an entry for postroom that `postroom install` did not write",
+        ),
         ("this is = = not toml\n", "it is not TOML (Expected '='"),
         ("a = 1\na = 2\n", "it is not TOML (Cannot overwrite a value"),
-        ("mcp_servers = 3\n", "its mcp_servers is no table"),
-        ("hooks = 3\n", "its hooks is no table"),
-        ("[[hooks]]\na = 1\n", "it is written in a form into which nothing can be put safely"),
-        ("a = " + "[" * 5000 + "]" * 5000 + "\n", "nested deeper than any settings are"),
+        ("mcp_servers = 3\n", "its mcp_servers is not a table"),
+        ("hooks = 3\n", "its hooks is not a table"),
+        ("[[hooks]]\na = 1\n", "it is written in a form that cannot be added to safely"),
+        ("a = " + "[" * 5000 + "]" * 5000 + "\n", "nested too deeply for settings"),
     ],
 )
 def test_what_cannot_be_done_right_is_refused_in_a_sentence(cli: Cli, home: Path, text: str, sentence: str) -> None:

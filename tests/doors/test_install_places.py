@@ -240,7 +240,7 @@ def test_a_file_that_changes_at_this_moment_is_not_overwritten(
         path.write_text('{"theirs": 1}', encoding="utf-8")
 
     monkeypatch.setattr(work, "_write_record", meanwhile)
-    with pytest.raises(PostroomError, match="was changed at this moment; nothing was changed, try again"):
+    with pytest.raises(PostroomError, match="was just changed by another program; nothing was written, try again"):
         work.install(wish)
 
     assert json.loads(path.read_text(encoding="utf-8")) == {"theirs": 1}

@@ -299,16 +299,16 @@ def test_somebody_never_seen_is_refused_with_the_near_names(url: str) -> None:
             await room.agent("worker-1", transient=True)
 
             said = await ada.fails("send", to="worker-l", body="x")
-            assert "nobody called 'worker-l' was ever seen" in said
-            assert "near names: worker-1" in said
+            assert "no agent called 'worker-l' was ever seen" in said
+            assert "similar names: worker-1" in said
             assert said.endswith("new=true if it is new)")
             said = await ada.fails("ask", to="nobody", body="x")
-            assert "nobody called" in said
+            assert "no agent called" in said
             assert "send with new=true" in said  # `ask` itself has no such argument
             assert await states(room) == {}
             assert (await ada("send", to="worker-2", body="x", new=True))["recipient_known"] is False
             assert (await ada("send", to="worker-2", body="y"))["recipient_known"] is False  # mail waits there already
-            assert "nobody called 'worker-2'" in await ada.fails("ask", to="worker-2", body="x")
+            assert "no agent called 'worker-2'" in await ada.fails("ask", to="worker-2", body="x")
             assert (await ada("send", to="*", body="x", channel="jobs"))["recipient_known"] is True
 
     run(main())
@@ -401,7 +401,7 @@ def test_in_a_room_with_tokens_a_task_is_called_off_by_its_lead_or_a_person(url:
             await room.call(lambda sync: tokens.add_token(sync.gateway, "me", human=True))
             person = Tools(lead.calls, "me", "human")
 
-            assert "other may not abort a task that lead leads" in await other.fails("board", action="abort", id="T1")
+            assert "other may not abort a task led by lead" in await other.fails("board", action="abort", id="T1")
             assert (await lead("board", action="abort", id="T1"))["tasks"][0]["state"] == "aborted"
             assert (await person("board", action="abort", id="T2"))["tasks"][0]["state"] == "aborted"
             assert (await other("board", action="abort", id="T3"))["tasks"][0]["state"] == "aborted"

@@ -210,7 +210,7 @@ def test_in_a_room_with_tokens_the_name_is_the_tokens(tmp_path: Path) -> None:
 
     assert who["structuredContent"]["you"] == "ada"
     assert (refused.returncode, out) == (1, "")
-    assert "the token is that of ada, who cannot speak as bob" in err
+    assert "the token belongs to ada, which cannot act as bob" in err
 
 
 def test_nobody_is_asked_to_say_who_it_is(tmp_path: Path) -> None:

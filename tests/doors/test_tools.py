@@ -52,7 +52,11 @@ def test_schemas_are_plain_and_closed(tool: Any) -> None:
         ("send", {"body": "x"}, "Object missing required field `to`"),
         ("send", {"to": 7, "body": "x"}, "to: Expected `str`, got `int`"),
         ("send", {"to": "a", "body": "x", "priority": 11}, "priority: Expected `int` <= 10"),
-        ("send", {"to": "a", "body": "x", "colour": "red"}, "colour: is not an argument of send; there are: to, body"),
+        (
+            "send",
+            {"to": "a", "body": "x", "colour": "red"},
+            "colour: is not an argument of send; the arguments are: to, body",
+        ),
         ("inbox", {"wait_s": -1}, "wait_s: Expected `float` >= 0"),
         ("inbox", {"mode": "steal"}, "mode: Invalid enum value 'steal'"),
         ("ack", {"ids": []}, "ids: Expected `array` of length >= 1"),
@@ -69,5 +73,5 @@ def test_a_wrong_argument_is_named_with_what_was_expected(tool: str, arguments: 
 )
 def test_no_tool_takes_a_sender(name: str) -> None:
     for tool in TOOLS:
-        with pytest.raises(IdentityArgument, match="who speaks is decided by the connection"):
+        with pytest.raises(IdentityArgument, match="the connection decides the sender"):
             read_arguments(tool, {name: "eve"})

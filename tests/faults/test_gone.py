@@ -204,9 +204,7 @@ def test_a_smaller_backup_that_is_copied_over_the_file_is_noticed_by_its_size(fo
         outside(COPY, backup, database)
         clock.advance(LOOK_S)
 
-        with pytest.raises(
-            RoomGone, match="was made shorter, as by a backup that is copied over it, while the room was"
-        ):
+        with pytest.raises(RoomGone, match="was truncated, as when a backup is copied over it, while the room was"):
             ada.send("bob", {})
 
 

@@ -286,7 +286,7 @@ def test_a_room_on_a_disk_that_takes_nothing_can_be_looked_at(
     code, told, said = report["send"]
     assert (code, told) == (4, "")
     assert ("its disk is full" if "full" in how else "its file system is read-only") in said
-    assert "can be looked at" in said
+    assert "can be read" in said
     assert report["unchanged"] or "in use" in how  # whose heartbeats may still find a few bytes
 
 

@@ -54,7 +54,7 @@ def test_the_command_line_opens_an_installed_store_by_its_address(site: Path, tm
 
 
 def test_a_scheme_that_nobody_adds_is_refused_with_the_schemes_there_are() -> None:
-    with pytest.raises(postroom.RoomError, match=r"no store is called 'pigeon' .* memory:, sqlite:, files:, nats:"):
+    with pytest.raises(postroom.RoomError, match=r"there is no store 'pigeon' .* memory:, sqlite:, files:, nats:"):
         postroom.open("pigeon:somewhere")
 
 
@@ -66,7 +66,7 @@ def test_a_store_that_cannot_be_loaded_is_told_of(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
 
     with pytest.raises(
-        postroom.RoomError, match=r"'broken' \(no_such_module:Store\) is installed and cannot be loaded"
+        postroom.RoomError, match=r"'broken' \(no_such_module:Store\) is installed but cannot be loaded"
     ):
         postroom.open("broken:somewhere")
     with pytest.raises(postroom.RoomError, match=r"nats:, broken:$"):

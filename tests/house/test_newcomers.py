@@ -279,7 +279,7 @@ def test_the_tutorial_can_be_begun_anew_in_the_same_folder_wherever_it_was_left(
 def test_the_commands_of_the_tutorial_work(here: Newcomer) -> None:
     (script,) = re.findall(r"^```sh\n(.*?)^```$", (DOCS / "guide.md").read_text(encoding="utf-8"), re.M | re.S)
 
-    with here.shell(f"exec 2>&1\n{script}") as shell:  # a note that bob has not been here yet is no complaint
+    with here.shell(f"exec 2>&1\n{script}") as shell:  # a note that bob has not joined this room yet is no complaint
         assert shell.stdout
         printed = shell.stdout.read()
 

@@ -233,7 +233,7 @@ def test_an_irrelevant_message_is_not_looked_at_more_closely() -> None:
 
     assert time.monotonic() - started < 5
     assert (quick.confidence, deep.confidence, deep.should_respond, deep.stage) == (0.0, 0.0, False, "deep")
-    assert "not looked at more closely" in deep.reasoning
+    assert "not examined further" in deep.reasoning
 
 
 def test_a_quick_look_may_be_a_fast_models() -> None:

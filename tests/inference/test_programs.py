@@ -132,7 +132,7 @@ def test_a_program_that_is_not_there_is_said_to_be_missing(monkeypatch: pytest.M
 
 
 def test_a_models_name_is_no_option() -> None:
-    with pytest.raises(ModelError, match="does not begin with a dash"):
+    with pytest.raises(ModelError, match="cannot begin with a dash"):
         open_model("claude:--dangerously-skip-permissions")
 
 

@@ -56,7 +56,7 @@ def test_workers_that_all_wait_before_anyone_sends_are_told_with_the_ring(tmp_pa
     other = f"{TAKE.format('', 'a')}\n{SEND.format('b', '1')}"
 
     assert said(crew(one, other), tmp_path) == [
-        "deadlock:2 one waits for ever: one waits for b in line 2, other waits for a in line 6 (one -> other -> one)"
+        "deadlock:2 one waits forever: one waits for b in line 2, other waits for a in line 6 (one -> other -> one)"
     ]
 
 
@@ -89,7 +89,7 @@ def test_one_message_too_few_is_told(tmp_path: Path) -> None:
     other = "for n in 1...4 { " + TAKE.format("", "a") + "\nprint(m) }"
 
     found = said(crew(one, other), tmp_path)
-    assert found == ["deadlock:5 other waits for ever: other waits for a in line 5"]
+    assert found == ["deadlock:5 other waits forever: other waits for a in line 5"]
 
 
 def test_a_message_that_is_never_read_is_told(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_message_that_is_never_read_is_told(tmp_path: Path) -> None:
     other = "while true {\n" + TAKE.format("", "a") + '\nif m == "stop" { return null }\n}'
 
     assert said(crew(one, other), tmp_path) == [
-        "unread:3 what is sent to a here is never read: the session ends before"
+        "unread:3 the message sent to a here is never read: the session ends first"
     ]
 
 
@@ -107,7 +107,7 @@ def test_a_wait_that_depends_on_a_condition_is_told_with_the_condition(tmp_path:
 
     problems = check(crew(one, other), tmp_path)
 
-    assert [problem.message for problem in problems] == ["other may wait for ever: other waits for a in line 5"]
+    assert [problem.message for problem in problems] == ["other may wait forever: other waits for a in line 5"]
     assert problems[0].hint == "when ($ test -f x) in line 2 is false"
 
 
@@ -168,7 +168,7 @@ def test_who_delegates_may_send_before_and_receive_after(tmp_path: Path) -> None
         "self.session.mailbox.in_.send(1)\nself.delegate([w()]).await",
         "self.delegate([w()]).await\nself.session.mailbox.in_.send(1)",
     )
-    assert said(late, tmp_path)[0].startswith("deadlock:1 w waits for ever")
+    assert said(late, tmp_path)[0].startswith("deadlock:1 w waits forever")
 
 
 def test_a_leader_that_is_led_is_rehearsed_where_it_is_started(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_a_question_after_the_end_of_the_input_does_not_hang(tmp_path: Path) -> 
 
     ran = postroom("run", program, cwd=tmp_path)
 
-    assert (ran.code, "the standard input is at its end" in ran.err) == (1, True)
+    assert (ran.code, "standard input has ended" in ran.err) == (1, True)
 
 
 # Workers, modules, plugins

@@ -496,7 +496,7 @@ def test_a_fault_on_each_line_is_told_for_each_line() -> None:
         ("var y = $(a; b)", "join commands with &&"),
         ("$ cat << EOF", "<<<"),
         ("$ don't", "apostrophe"),
-        ("var type = 1", "type is a word of the language"),
+        ("var type = 1", "type is a reserved word"),
         ("var { type } = m", "var x = value.type"),
         ("1 = x", "cannot be assigned to"),
         ("a + b = c", "cannot be assigned to"),

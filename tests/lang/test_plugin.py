@@ -111,14 +111,14 @@ def test_the_entry_point_starts_the_program_from_anywhere(tmp_path: Path) -> Non
     ("text", "said"),
     [
         ("worker main() { }\n", "a plugin needs a trait"),
-        ("trait A: Agent { fun f() { } }\n", "no method of A says @skill or @command"),
+        ("trait A: Agent { fun f() { } }\n", "no method of A has @skill or @command"),
         (
             "trait A: Agent { @skill fun f() { } }\ntrait B: Agent { @skill fun f() { } }\n",
             "A, B could all be the plugin",
         ),
         (
             "trait A: Agent { @skill x\nfun f() { }\n@skill x\nfun g() { } }\n",
-            "@skill x is said of several methods: f, g",
+            "@skill x is used for several methods: f, g",
         ),
     ],
 )
@@ -140,7 +140,7 @@ def test_only_a_folder_of_its_own_is_made_anew(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter.txt").write_text("dear")
-    with pytest.raises(NotAPlugin, match="has something else in it"):
+    with pytest.raises(NotAPlugin, match="contains something else"):
         build_plugin(program, mine)
     assert [path.name for path in mine.iterdir()] == ["letter.txt"]
 

@@ -330,7 +330,7 @@ def test_a_transcript_of_other_prompts_is_not_taken_for_this_one(tmp_path: Path)
     assert (other.code, "was given to another prompt: 'about 1' then, 'about 2' now" in other.err) == (1, True)
     (tmp_path / "t.jsonl").write_text("nonsense\n")
     bad = postroom("run", program, "x=2", "--replay", "t.jsonl", cwd=tmp_path)
-    assert (bad.code, "line 1 of t.jsonl is no answer" in bad.err) == (1, True)
+    assert (bad.code, "line 1 of t.jsonl is not an answer" in bad.err) == (1, True)
 
 
 ASKING = """
@@ -356,7 +356,7 @@ def test_when_nobody_can_answer_the_error_says_so(tmp_path: Path) -> None:
     ran = postroom("run", write(tmp_path, ASKING), cwd=tmp_path, given="4\n")
 
     assert ran.code == 5
-    assert "the standard input is at its end" in ran.err
+    assert "standard input has ended" in ran.err
     assert "program.pw:2" in ran.err
 
 
@@ -365,7 +365,7 @@ def test_people_are_asked_through_the_room(tmp_path: Path) -> None:
     program = write(tmp_path, ASKING)
     assert postroom("init", cwd=tmp_path).code == 0
     unknown = postroom("run", program, "--human", "adda", cwd=tmp_path)
-    assert (unknown.code, "nobody called adda was ever in this room" in unknown.err) == (1, True)
+    assert (unknown.code, "no agent called adda was ever in this room" in unknown.err) == (1, True)
     assert postroom("send", "ada", "hi", "--as", "bob", "--new", cwd=tmp_path).code == 0
     postroom("receive", "--as", "ada", "--ack", cwd=tmp_path)
 

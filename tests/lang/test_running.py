@@ -445,7 +445,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Pa
     ran = postroom("run", write(tmp_path, HANG), "hang", "--command-timeout", "0.5", cwd=tmp_path)
 
     assert ran.code == 1
-    assert "was ended after 0.5 s" in ran.err
+    assert "was stopped after 0.5 s" in ran.err
     assert "program.pw:3:" in ran.err
     assert [pid for pid in pids_in(tmp_path) if not is_gone(pid)] == []
 

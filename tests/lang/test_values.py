@@ -118,7 +118,7 @@ def test_operators_do_what_is_written_down(expression: str, expected: Any, tmp_p
         ("[1][0.5]", "a place in a list is a whole number, not the number 0.5"),
         ('{ a: 1 }["b"]', "the object has no field 'b'"),
         ("[].first", "an empty list has no first item"),
-        ("[1].first(2)", "the field 'first' is no function"),
+        ("[1].first(2)", "the field 'first' is not a function"),
         ('"a".upper(1)', ".upper() of a string does not take 1 values"),
         ('json("{")', "this is not JSON"),
         ('json("NaN")', "this is not JSON"),

@@ -737,7 +737,7 @@ def test_a_claim_can_be_picked_up_after_its_lease_until_another_takes_it(
 
 def test_only_the_holder_can_pick_up_a_claim(room: Room, ada: Agent, bob: Agent) -> None:
     id = ada.send("bob", {})
-    with pytest.raises(InvalidMessage, match=f"nobody holds message {id}: it is stored"):
+    with pytest.raises(InvalidMessage, match=f"no agent holds message {id}: it is stored"):
         bob.claimed(id)
     m = bob.receive(timeout_s=0)
     with pytest.raises(InvalidMessage, match=f"message {id} is held by bob, not by ada"):

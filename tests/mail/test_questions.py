@@ -212,7 +212,7 @@ def test_a_question_to_nobody_known_says_so(
     asked = in_background(lambda: ada.ask("bobb", {}, timeout_s=2))
     pass_time(asked)
 
-    with pytest.raises(postroom.AskTimeout, match="bobb has not been here yet; did you mean bob"):
+    with pytest.raises(postroom.AskTimeout, match="bobb has not joined this room yet; did you mean bob"):
         asked.result()
 
 

@@ -64,7 +64,7 @@ def test_none_acks_the_message(ada: Agent, serve: Callable[..., Any]) -> None:
 def test_a_type_without_a_function_is_refused(ada: Agent, serve: Callable[..., Any]) -> None:
     serve({"a": lambda m: None, "b": lambda m: None})
 
-    with pytest.raises(postroom.Refused, match="no handler for type 'c'; there are: a, b"):
+    with pytest.raises(postroom.Refused, match="no handler for type 'c'; the handlers are for: a, b"):
         ada.ask("bob", {}, type="c")
 
 
@@ -124,7 +124,7 @@ def test_a_function_for_which_something_was_cancelled_is_tried_again_later(
     answer = asked.result()
     assert answer.payload == {"delivery": 2}
     details = [e.detail for e in room.receipt(answer.message.answer_to).events if e.event == "retried"]
-    assert details == ["RuntimeError: something that the handler waited for was cancelled"]
+    assert details == ["RuntimeError: something the handler awaited was cancelled"]
 
 
 @pytest.mark.parametrize("answer", [["not", "a", "dict"], "", 0, {"x": float("nan")}])

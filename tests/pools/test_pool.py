@@ -126,7 +126,7 @@ def test_a_pool_without_workers_says_so(make_pool) -> None:
 
 def test_a_name_is_given_once(make_pool) -> None:
     pool = make_pool("act", workers=["ada"])
-    with pytest.raises(InvalidMessage, match="there is a worker 'ada' in this pool already"):
+    with pytest.raises(InvalidMessage, match="this pool already has a worker 'ada'"):
         pool.initialize_worker("ada")
     with pytest.raises(InvalidMessage, match="name"):
         pool.initialize_worker("")
@@ -154,7 +154,7 @@ def test_one_that_dies_too_often_fails_the_pool_with_its_history(make_pool) -> N
         with pytest.raises(WorkerDied):
             ada.evaluate(say("exit 7"))
 
-    with pytest.raises(PoolFailed, match="worker ada is not started again: it ended 3 times within 5 s") as caught:
+    with pytest.raises(PoolFailed, match="worker ada will not be restarted: it ended 3 times within 5 s") as caught:
         waiting.result()
     assert [each["cause"] for each in caught.value.history] == ["died"] * 3
     assert "I have had enough" in str(caught.value)
@@ -278,7 +278,7 @@ def test_refuse_says_so_and_counts(make_pool) -> None:
     pool = make_pool("act", workers=["ada"], queue_size=2, policy="refuse", in_hand=1)
     ada = pool.workers["ada"]
     under_way = [ada.submit(say("sleep 0.3")), ada.submit(say("say 1")), ada.submit(say("say 2"))]
-    with pytest.raises(QueueFull, match="2 requests wait for worker ada already"):
+    with pytest.raises(QueueFull, match="2 requests are already waiting for worker ada"):
         ada.submit(say("say 3"))
     assert isinstance(pool.evaluate_message(say("say 4"))["ada"], QueueFull)
 

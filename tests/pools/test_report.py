@@ -126,7 +126,7 @@ def test_a_pool_that_fails_says_why(sqlite_room: Room, make_pool) -> None:
         pool.workers["ada"].evaluate(say("die 3"))
 
     until(lambda: one(sqlite_room).failure, "the failure was not told")
-    assert "worker ada is not started again" in str(one(sqlite_room).failure)
+    assert "worker ada will not be restarted" in str(one(sqlite_room).failure)
     assert told(sqlite_room, "ada").state == "failed"
 
 

@@ -384,7 +384,7 @@ def test_one_who_asks_while_it_is_evaluated_joins_in(sqlite_room, make_pool) -> 
         too_soon = pool.evaluate_message(message, timeout_s=0.05)["ada"]
         found = pool.evaluate_message(message, timeout_s=20)["ada"]
 
-    assert "was still at request" in str(too_soon)
+    assert "was still working on request" in str(too_soon)
     assert isinstance(found, Evaluation)
     assert pool.workers["ada"].stats()["done"] == 1
 

@@ -295,7 +295,7 @@ def test_what_can_be_stopped_is_stopped_at_its_deadline_and_the_worker_lives(mak
     ada = make_pool("act").initialize_worker("ada")
     pid = ada.pid
     started = time.monotonic()
-    with pytest.raises(WorkerTimeout, match="worker ada was still at it after 0.1"):
+    with pytest.raises(WorkerTimeout, match="worker ada was still running after 0.1"):
         ada.evaluate(say(content), timeout_s=0.1)
     assert time.monotonic() - started < 0.5 + BUSY_S
 
@@ -318,7 +318,7 @@ def test_what_cannot_be_stopped_is_killed_and_replaced(make_pool, content) -> No
 
     assert time.monotonic() - started < 0.1 + 0.3 + BUSY_S
     assert exits[0]["pid"] == pid
-    assert exits[0]["text"].startswith("was killed: it went on with request")
+    assert exits[0]["text"].startswith("was killed: it continued request")
     assert ada.evaluate(say("say next"), timeout_s=20).reasoning == "next"
     assert ada.exits[0].cause == "hung"
 

@@ -102,7 +102,7 @@ def test_the_progress_line_says_who_is_done_runs_and_waits() -> None:
 
     assert progress_line(posts, members) == "1 of 4 done · running: c, d · b waits on mailbox tasks"
     assert progress_line(posts[:2], [_member("b", "tasks", timed=True)]) == (
-        "1 of 2 done · stuck until a time-out ends · b waits on mailbox tasks"
+        "1 of 2 done · stuck until a time-out · b waits on mailbox tasks"
     )
     assert progress_line(posts[:1], []) == "1 of 1 done"
 
@@ -133,7 +133,7 @@ def test_on_a_terminal_the_progress_is_shown_and_wiped(tmp_path: Path) -> None:
     program.wait(PATIENCE_S)
 
     screen = told.decode().replace("\r\n", "\n")
-    assert "1 of 2 done · stuck until a time-out ends · receive waits on mailbox box" in screen
+    assert "1 of 2 done · stuck until a time-out · receive waits on mailbox box" in screen
     assert "[speak] line 0\n" in screen
     last = re.sub(r".*\r\x1b\[K", "", screen.rstrip("\n").split("\n")[-1])
     assert last == "END"

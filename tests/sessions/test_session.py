@@ -133,8 +133,8 @@ def test_the_failed_file_tells_all_and_is_never_half_written(room: Room) -> None
         ("", "is empty"),
         ("{broken", "{broken"),
         ("[1, 2]", "[1, 2]"),
-        ("{}", "gives no message"),
-        ('{"message": 7}', "gives no message"),
+        ("{}", "without a message"),
+        ('{"message": 7}', "without a message"),
         ("\udcff\udcfe", "xff"),
     ],
 )

@@ -538,5 +538,5 @@ def test_the_figures_say_how_waiters_are_woken(kind: str, tmp_path: Path) -> Non
     with postroom.open(f"{kind}:{tmp_path}/room") as room:
         told, _, rest = room.stats().store["wake_up"].partition("; ")
         assert told == "datagrams through the room's folder"
-        looks = "files that others drop are looked for every 0.1 s, because folders cannot be watched"
+        looks = "the inbox is checked for new files every 0.1 s, because folders cannot be watched"
         assert rest == (looks if kind == "files" and not (LINUX or hasattr(select, "kqueue")) else "")

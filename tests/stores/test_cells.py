@@ -99,7 +99,7 @@ def test_one_who_loses_every_race_is_told_and_has_changed_nothing(
 ) -> None:
     monkeypatch.setattr(cells, "TRIES", 8)
     store.cell_write("a", 0)
-    for busy, said in ((None, "too many processes change a at the same moment; try again"), ("not now", "^not now$")):
+    for busy, said in ((None, "too many processes are changing a at once; try again"), ("not now", "^not now$")):
         store.races = 8
         with pytest.raises(RoomBusy, match=said):
             update(store, "a", one_more, busy=busy)

@@ -128,7 +128,7 @@ def test_credentials_that_the_program_gives_are_used(server: str, secret: Path) 
 
 def test_credentials_of_the_users_configuration_are_used_for_their_server(server: str, secret: Path) -> None:
     name = room_name()
-    with pytest.raises(RoomUnreachable, match="refuse us"):
+    with pytest.raises(RoomUnreachable, match="refused the connection"):
         postroom.open(f"nats://{server}/{name}")
 
     allow_server(ServerEntry(path=server, user="ada", password_file=str(secret)))

@@ -27,10 +27,10 @@ def place(tmp_path: Path) -> Path:
         (["ALTER TABLE cells RENAME TO m", f"CREATE VIEW Cells AS {FOR_EVER} SELECT m.* FROM m, c"], "view 'Cells'"),
         ([f"CREATE TRIGGER t AFTER INSERT ON mail BEGIN UPDATE mail SET lane = 'human' WHERE key IN ({FOR_EVER} SELECT x FROM c); END"], "trigger 't'"),
         (["CREATE TRIGGER t AFTER INSERT ON mail BEGIN UPDATE mail SET lane = 'human'; END", "PRAGMA user_version = 0"], "trigger 't'"),
-        (["UPDATE meta SET value = 'x' WHERE name = 'salt'"], "no number"),
-        (["DELETE FROM meta WHERE name = 'salt'"], "no number"),
-        (["UPDATE meta SET value = 'x' WHERE name GLOB 'epoch:*'"], "no number"),
-        (["UPDATE meta SET value = 9223372036854775807 WHERE name GLOB 'epoch:*'"], "no number"),
+        (["UPDATE meta SET value = 'x' WHERE name = 'salt'"], "lacks a number"),
+        (["DELETE FROM meta WHERE name = 'salt'"], "lacks a number"),
+        (["UPDATE meta SET value = 'x' WHERE name GLOB 'epoch:*'"], "lacks a number"),
+        (["UPDATE meta SET value = 9223372036854775807 WHERE name GLOB 'epoch:*'"], "lacks a number"),
     ],
 )  # fmt: skip
 def test_a_database_that_others_made_is_refused_in_a_sentence(place: Path, changes: list[str], problem: str) -> None:

@@ -54,7 +54,7 @@ def write_half(path: Path) -> None:
 def test_a_room_that_others_write_is_not_called_damaged_by_a_look_at_it(store: SqliteStore, folder: Path) -> None:
     write_half(folder / "messages.db")
 
-    with pytest.raises(RoomGone, match="by others, which can write it, .* open it anew"):
+    with pytest.raises(RoomGone, match="by others, which can write it, .* reopen it"):
         store.find(Query())
     with pytest.raises(RoomGone):
         store.faults(1)

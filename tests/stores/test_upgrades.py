@@ -331,7 +331,9 @@ def test_a_log_that_cannot_be_read_is_told_truthfully(tmp_path: Path) -> None:
     old = unpack("files", 1, tmp_path / "old")
     (old / ".postroom/log").rename(tmp_path / "log")
     (old / ".postroom/log").mkdir()
-    with pytest.raises(RoomUnreachable, match=r"no copy of it can be kept \(.*log is not a plain file\); nothing was"):
+    with pytest.raises(
+        RoomUnreachable, match=r"no copy of it can be kept \(.*log is not a regular file\); nothing was"
+    ):
         open_store("files", old)
     assert copies("files", old) == []
     (old / ".postroom/log").rmdir()

@@ -14,7 +14,7 @@ Fields = dict[str, Any]
 
 LEASE_ENDED = "lease ended before the receiver settled it"
 OWNER_GONE = "the receiver's process is gone"
-NOT_IN_TIME = "nobody finished it in time"
+NOT_IN_TIME = "no receiver finished it in time"
 
 
 class Conflict(Exception):

@@ -241,7 +241,7 @@ class WorkerThread:
             self.waits.stirred |= job.keep
             if job.future is None:
                 if job.error is not None:
-                    log.debug("a call that nobody waits for failed", exc_info=job.error, extra={"action": "aio_posted"})
+                    log.debug("a call without a waiter failed", exc_info=job.error, extra={"action": "aio_posted"})
             elif job.left:
                 job.undo()
             else:

@@ -17,7 +17,7 @@ S = TypeVar("S")
 #: A method that is to be awaited, of an object that holds `_sync` and `_worker`.
 Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 #: What the help of each stream ends with.
-_HOW_TO_READ: Final = "To be read with `async for`; with `async with` around it, it has ended when the block is over."
+_HOW_TO_READ: Final = "Read it with `async for`; inside `async with`, it ends when the block ends."
 #: Makes what a caller gets of what the synchronous method gave: an object that is to be awaited itself.
 Show = Callable[[WorkerThread, T], U]
 
@@ -158,7 +158,7 @@ class Stream(Generic[T]):
 
     async def __anext__(self) -> T:
         if not self._idle.is_set():
-            raise RuntimeError("two tasks ask the same stream for its next item; give each a stream of its own")
+            raise RuntimeError("two tasks are reading the same stream; give each its own stream")
         if self._over:
             raise StopAsyncIteration
         self._idle.clear()

@@ -47,7 +47,7 @@ def role_of(name: str | None, leads: Container[str]) -> str:
 def check_direction(action: str, sender: str, recipient: str | None, leads: Container[str] = ()) -> None:
     """Raise WrongDirection, with the rule, when that action may not go from that sender to that recipient."""
     if action not in ACTIONS:
-        raise WrongDirection("action", f"there is no action {action!r}; there are: {', '.join(ACTIONS)}")
+        raise WrongDirection("action", f"there is no action {action!r}; the actions are: {', '.join(ACTIONS)}")
     rule = ACTIONS[action]
     for end, wanted, name in (("from", rule.sender, sender), ("to", rule.recipient, recipient)):
         found = role_of(name, leads)

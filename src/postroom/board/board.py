@@ -98,7 +98,7 @@ class Board:
         if differing:
             state = found.value["state"]
             raise InvalidMessage(
-                "id", f"task {value['id']} is on the board already ({state}), with another {differing[0]}"
+                "id", f"task {value['id']} is already on the board ({state}), with a different {differing[0]}"
             )
         return False
 

@@ -148,7 +148,7 @@ def _status(book: Book, board: Steps, message: Message, id: str) -> None:
     elif state in (BLOCKED, ABORTED) and found.value["state"] == state:
         return
     elif state == READY and found.value["state"] in (BLOCKED, ABORTED):
-        _must_lead(book.gateway, message, found.value["lead"], "put back")
+        _must_lead(book.gateway, message, found.value["lead"], "reopen")
         board.reopen(id)
     elif state is not None:
         _report(board, agent, id, state, said)
@@ -156,7 +156,7 @@ def _status(book: Book, board: Steps, message: Message, id: str) -> None:
 
 def _must_lead(gateway: Gateway, message: Message, lead: str | None, deed: str) -> None:
     """In a room with tokens a task is called off and put back by its lead or by a person, at every door."""
-    told = f"{deed} a task that {lead or 'nobody'} leads"
+    told = f"{deed} a task led by {lead or 'no agent'}"
     human = message.lane == HUMAN_LANE
     tokens.must_be_person(gateway, message.from_agent, "board", told, human=human, unless=(lead, BOARD))
 
@@ -176,7 +176,7 @@ def _report(board: Steps, agent: str, id: str, state: str, said: dict[str, Any])
     else:
         counted = task.release(_why(said))
     if not counted:
-        raise Lost(f"task {id} is no longer {agent}'s; what it reported does not count")
+        raise Lost(f"task {id} is no longer {agent}'s; its report does not count")
 
 
 def _why(said: dict[str, Any]) -> str | None:

@@ -106,7 +106,7 @@ class Reservations:
             living = self._living(whole)
             self._check_free(value, living)
             if len(living) >= MAX_RESERVATIONS:
-                raise InvalidMessage("globs", f"{MAX_RESERVATIONS} reservations are made already; release some")
+                raise InvalidMessage("globs", f"{MAX_RESERVATIONS} reservations exist already; release some")
             id = str(whole["next"])
             return {"next": whole["next"] + 1, "held": {**living, id: value}}
 

@@ -35,9 +35,9 @@ STATES: Final = (READY, CLAIMED, DONE, BLOCKED, ABORTED)
 MOVES: Final = (
     TaskMove("claim", (READY,), CLAIMED, "an agent takes the task and gets the next token"),
     TaskMove("done", (CLAIMED,), DONE, "the owner reports its result"),
-    TaskMove("blocked", (CLAIMED,), BLOCKED, "the owner cannot go on"),
+    TaskMove("blocked", (CLAIMED,), BLOCKED, "the owner cannot continue"),
     TaskMove("release", (CLAIMED,), READY, "the owner gives it back, its lease ends, or its process dies"),
-    TaskMove("abort", (READY, CLAIMED, BLOCKED), ABORTED, "the task is called off; a running owner is told at once"),
+    TaskMove("abort", (READY, CLAIMED, BLOCKED), ABORTED, "the task is cancelled; a running owner is told at once"),
     TaskMove("reopen", (BLOCKED, ABORTED), READY, "the task is made ready again"),
 )
 
@@ -134,11 +134,11 @@ def new_value(id: str, title: str, after: Iterable[str], payload: Mapping[str, A
 def whole_value(id: str, raw: object) -> Value:
     """A cell's object with everything in its place, however it was written. A state that is no state is `blocked`."""
     value: Value = (
-        dict(raw) if isinstance(raw, dict) else {"why": f"its entry is no object but {raw!r}"[:200], "state": ""}
+        dict(raw) if isinstance(raw, dict) else {"why": f"its entry must be an object, not {raw!r}"[:200], "state": ""}
     )
     state = value.get("state", READY)
     if state not in STATES:
-        value["why"] = value.get("why") or f"{state!r} is no state; there are {', '.join(STATES)}"
+        value["why"] = value.get("why") or f"{state!r} is not a state; the states are {', '.join(STATES)}"
         state = BLOCKED
     after, payload, token = value.get("after"), value.get("payload"), value.get("token")
     return {

@@ -73,7 +73,7 @@ def _run(words: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _report(PostroomError(f"the system says: {error}"), as_json="--json" in words)
+        _report(PostroomError(f"system error: {error}"), as_json="--json" in words)
         return exit_codes.FAILED
 
 
@@ -119,14 +119,14 @@ def overview() -> str:
     from . import pages
 
     lines = ["usage: postroom [--room URL] [--json] [--plain] [--as NAME] COMMAND ...", ""]
-    lines.append("Messages between programs and agents that are not lost.")
+    lines.append("Messages between programs and agents that survive crashes.")
     for title, names in GROUPS:
         lines += ["", f"{title}:"]
         lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
-    lines += ["", "`postroom COMMAND --help` tells more, with an example.", ""]
+    lines += ["", "`postroom COMMAND --help` explains each, with examples.", ""]
     lines += ["Pages that `postroom help TOPIC` prints:"]
     lines += [f"  {line}" for line in _wrapped(topic for topic in pages.topics() if "/" not in topic)]
-    lines += ["`postroom help topics` lists them all with their titles, also parts such as operations/backup."]
+    lines += ["`postroom help topics` lists all of them with their titles, including parts such as operations/backup."]
     lines += [f"The same pages on the web, once the project is published: {pages.SITE}", ""]
     lines.append("Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exit_codes.MEANING.items()))
     return "\n".join(lines)

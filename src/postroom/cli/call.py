@@ -116,7 +116,7 @@ class Invocation:
         To scripts on standard error: a JSON list stays a list (tests/cli/test_lists.py).
         """
         if shown < total:
-            output.note(f"{shown} of {total} are shown; --all shows every one, --limit N so many")
+            output.note(f"{shown} of {total} are shown; use --all, or a larger --limit N, for more")
         elif total and not self.json and sys.stdout.isatty():
             output.write(f"{total} in all")
 
@@ -210,4 +210,6 @@ def _that_stays(room: Room) -> Room:
     if room.store.shared:
         return room
     room.close()
-    raise RoomError(f"the room {room.url} ends with this command; name one that stays, such as sqlite:{FOLDER}")
+    raise RoomError(
+        f"the room {room.url} exists only while this command runs; name a lasting one, such as sqlite:{FOLDER}"
+    )

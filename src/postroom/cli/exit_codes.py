@@ -23,7 +23,7 @@ MEANING: Final = {
     DONE: "done",
     FAILED: "the operation failed",
     USAGE: "wrong usage",
-    NOTHING: "nothing there, or timed out",
+    NOTHING: "nothing found, or timed out",
     NO_ROOM: "the room cannot be found or reached",
     SESSION_FAILED: "the session failed",
     RESERVED: "others have reserved the files",

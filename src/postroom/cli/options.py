@@ -61,11 +61,13 @@ def parser_for(name: str) -> CommandParser:
         allow_abbrev=False,
     )
     common = parser.add_argument_group("for every command")
-    common.add_argument("--room", metavar="URL", help="the room; else $POSTROOM_URL, else the nearest .postroom above")
+    common.add_argument(
+        "--room", metavar="URL", help="the room (default: $POSTROOM_URL, or the nearest .postroom above)"
+    )
     flag(common, "--json", "write JSON: one document, or one per line for streams")
     if command.quotes is not None:
-        flag(common, "--plain", "in a pipe: without the fence around others' words")
-    common.add_argument("--as", dest="name", metavar="NAME", help="the agent that speaks; else $POSTROOM_AGENT")
+        flag(common, "--plain", "in a pipe: no fence around text from other agents")
+    common.add_argument("--as", dest="name", metavar="NAME", help="the agent to act as (default: $POSTROOM_AGENT)")
     return parser
 
 
@@ -92,9 +94,9 @@ def span(parser: argparse.ArgumentParser, name: str, help: str, default: float |
 def listing(parser: argparse.ArgumentParser, default: int | None, help: str = "", action: str = "") -> None:
     """How much of a list is shown: `limit`, None for all of it. `action` is the one that lists, where there are others."""
     group = parser.add_mutually_exclusive_group()
-    help = help or f"{action}at most so many (default: {default or 'all'})"
+    help = help or f"{action}at most N (default: {default or 'all'})"
     group.add_argument("--limit", type=count, default=default, metavar="N", help=help)
-    group.add_argument("--all", dest="limit", action="store_const", const=None, help=f"{action}every one")
+    group.add_argument("--all", dest="limit", action="store_const", const=None, help=f"{action}all of them")
 
 
 def check_text(values: Iterable[object]) -> None:
@@ -114,7 +116,7 @@ def path_of(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise UsageError(f"{text!r} begins with a home folder that nobody knows; write the whole path") from None
+        raise UsageError(f"{text!r} begins with an unknown home folder; write the full path") from None
 
 
 def seconds(text: str) -> float:
@@ -145,7 +147,7 @@ def payload_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "payload", metavar="PAYLOAD", help='a JSON object; `-` to read it from stdin; other text becomes {"text": ...}'
     )
-    flag(parser, "--text", "PAYLOAD is plain text, whatever it looks like")
+    flag(parser, "--text", "PAYLOAD is plain text, even if it looks like JSON")
     attach = (
         "keep a copy of a file in the room, and put a reference to it into PAYLOAD's `attachments`; may be repeated"
     )

@@ -88,7 +88,7 @@ def say(text: str) -> None:
 def error_text(error: PostroomError, *, plain: bool) -> str:
     """An error as it stands on standard error: behind a fence if it quotes others and a model may read it."""
     if error.quotes_others and not plain and not sys.stderr.isatty():
-        return f"it did not work; why, in others' words:\n{untrusted.wrap(sentence_of(error), None)}"
+        return f"the command failed; the reason, in other agents' words:\n{untrusted.wrap(sentence_of(error), None)}"
     return visible(sentence_of(error))
 
 

@@ -24,18 +24,23 @@ class Command:
 
 COMMANDS: Final = {
     "top": Command(
-        "top", "the room, live", "postroom top", "postroom top --once", "postroom top --json --interval 5", quotes=()
+        "top",
+        "watch the room live",
+        "postroom top",
+        "postroom top --once",
+        "postroom top --json --interval 5",
+        quotes=(),
     ),
     "web": Command(
         "web",
-        "the room as a page in the browser",
+        "show the room in the browser",
         "postroom web",
         "postroom web --port 8080 --no-open --as mia",
         "postroom web --no-open --token-file ~/.config/postroom-web.token",
         "postroom web --no-open --json",
     ),
     "doctor": Command(
-        "doctor", "check the machine and the room, and say what to do", "postroom doctor", "postroom doctor --json"
+        "doctor", "check the machine and the room, and suggest fixes", "postroom doctor", "postroom doctor --json"
     ),
     "init": Command(
         "rooms",
@@ -53,9 +58,9 @@ COMMANDS: Final = {
         "postroom allow nats://nats.example:4222/team --user ada --password-file ~/.nats-password",
         "postroom allow --list",
     ),
-    "status": Command("look", "the room at a glance", "postroom status", quotes=()),
-    "agents": Command("look", "who is in the room, and how they are", "postroom agents --json", quotes=()),
-    "mailboxes": Command("look", "what waits for whom", "postroom mailboxes", quotes=()),
+    "status": Command("look", "show the room at a glance", "postroom status", quotes=()),
+    "agents": Command("look", "list the agents and their status", "postroom agents --json", quotes=()),
+    "mailboxes": Command("look", "show how much mail waits, and for whom", "postroom mailboxes", quotes=()),
     "send": Command(
         "mail",
         "send a message to an agent",
@@ -71,14 +76,16 @@ COMMANDS: Final = {
         "postroom receive --as bob --channel reviews --ack --json",
         quotes=(),
     ),
-    "ack": Command("mail", "say that a received message is done", "postroom ack ID --as bob"),
+    "ack": Command("mail", "mark a received message as done", "postroom ack ID --as bob"),
     "retry": Command(
         "mail",
-        "give a received message back, to be delivered again; on its last delivery it is dead",
+        "give a received message back for redelivery; after its last delivery it is dead",
         "postroom retry ID 'the server was down' --delay 60 --as bob",
     ),
-    "reply": Command("mail", "answer a received message and end it", "postroom reply ID 'yes, ship it' --as bob"),
-    "refuse": Command("mail", "say no to a received message", "postroom refuse ID 'not my module' --as bob"),
+    "reply": Command(
+        "mail", "answer a received message, and mark it as done", "postroom reply ID 'yes, ship it' --as bob"
+    ),
+    "refuse": Command("mail", "refuse a received message", "postroom refuse ID 'not my module' --as bob"),
     "extend": Command("mail", "keep a received message for longer", "postroom extend ID --lease 1800 --as bob"),
     "ask": Command(
         "mail",
@@ -99,12 +106,16 @@ COMMANDS: Final = {
         "postroom artifact get sha256:… -o report.pdf",
         "postroom artifact get sha256:…",
     ),
-    "publish": Command("mail", "send a copy to every subscriber", "postroom publish news 'v2 is out' --as ada"),
-    "subscribe": Command("mail", "get a copy of what is published", "postroom subscribe news --as bob"),
-    "unsubscribe": Command("mail", "get no more copies", "postroom unsubscribe news --as bob"),
+    "publish": Command(
+        "mail", "send a copy to every subscriber of a channel", "postroom publish news 'v2 is out' --as ada"
+    ),
+    "subscribe": Command(
+        "mail", "get a copy of all that is published to a channel", "postroom subscribe news --as bob"
+    ),
+    "unsubscribe": Command("mail", "stop getting copies", "postroom unsubscribe news --as bob"),
     "peek": Command(
         "look",
-        "look at messages without taking any, and find them",
+        "look at and search messages, without taking any",
         "postroom peek --agent bob",
         "postroom peek --channel reviews --state dead --limit 50",
         "postroom peek --text 'build failed' --since 2d --from ci",
@@ -112,45 +123,45 @@ COMMANDS: Final = {
     ),
     "show": Command(
         "messages",
-        "everything about a message, and why it waits",
+        "show everything about a message, and why it waits",
         "postroom show ID",
         "postroom show @last --json",
         quotes=(),
     ),
     "log": Command(
         "messages",
-        "what happens in the room, step by step",
+        "show what happens in the room, step by step",
         "postroom log",
         "postroom log -f --agent bob",
         "postroom log --since 2h --event dead --event refused --json",
         quotes=(),
     ),
-    "receipt": Command("look", "what became of a message", "postroom receipt ID", quotes=()),
-    "dead": Command("look", "messages that were set aside", "postroom dead", quotes=()),
+    "receipt": Command("look", "show what became of a message", "postroom receipt ID", quotes=()),
+    "dead": Command("look", "list dead letters: messages that were set aside", "postroom dead", quotes=()),
     "requeue": Command("rooms", "put dead messages back", "postroom requeue ID", "postroom requeue --all"),
     "replay": Command(
         "rooms",
-        "send kept messages again",
+        "send messages from the past again",
         "postroom replay --since 2h --to bob",
         "postroom replay --since 2h --dry-run",
         "postroom replay --since 2026-11-15T06:00:00Z --channel reviews",
     ),
     "purge": Command(
         "messages",
-        "delete finished messages for good, or take one back that still waits",
+        "delete finished messages for good, or withdraw one that still waits",
         "postroom purge --before 30d",
         "postroom purge --state dead --to bob --dry-run",
         "postroom purge ID --yes",
     ),
     "sql": Command(
         "look",
-        "read the room's tables",
+        "query the room's SQLite tables",
         """postroom sql "SELECT id, status FROM messages WHERE status = 'pending'\"""",
         quotes=(),
     ),
     "session": Command(
         "sessions",
-        "look at sessions, stop one, clear away old ones",
+        "list, show, stop and clean up sessions",
         "postroom session list",
         "postroom session show ID --json",
         "postroom session stop ID",
@@ -159,7 +170,7 @@ COMMANDS: Final = {
     ),
     "pool": Command(
         "pool",
-        "check that a pool of workers does what it must, on this machine",
+        "test worker pools on this machine",
         "postroom pool check",
         "postroom pool check skeleton evaluation integration",
         "postroom pool check inference --json",
@@ -169,7 +180,7 @@ COMMANDS: Final = {
     ),
     "agent": Command(
         "tokens",
-        "make and take back the tokens that prove an agent's name",
+        "make and revoke the tokens that prove an agent's name",
         "postroom agent add me --human",
         "postroom agent add bob",
         "postroom agent add bob --file ~/.config/postroom/bob.token",
@@ -189,7 +200,7 @@ COMMANDS: Final = {
     ),
     "uninstall": Command(
         "install",
-        "take it out again, byte for byte",
+        "undo an install, byte for byte",
         "postroom uninstall claude-code",
         "postroom uninstall codex --dry-run",
     ),
@@ -200,10 +211,10 @@ COMMANDS: Final = {
         "postroom mcp --http 8765",
         "postroom mcp --http 0 --as bob --no-token",
     ),
-    "hook": Command("doors", "what hooks of agent programs call", "postroom hook auto"),
+    "hook": Command("doors", "called by the hooks of agent programs", "postroom hook auto"),
     "board": Command(
         "board",
-        "the tasks of the room: add, claim, report, list",
+        "the room's tasks: add, claim, report, list",
         "postroom board add T1 'the schema' --as lead",
         "postroom board add T2 'the endpoints' --after T1 --as lead",
         "postroom board claim --as worker-1 --wait 60",
@@ -218,7 +229,7 @@ COMMANDS: Final = {
     ),
     "reserve": Command(
         "reserve",
-        "say which files you work on",
+        "reserve files while you work on them",
         "postroom reserve 'src/api/**' docs/api.md --as worker-1 --ttl 1h --why 'T3: the API'",
         "postroom reserve",
         "postroom reserve --guard",
@@ -226,7 +237,7 @@ COMMANDS: Final = {
     ),
     "unreserve": Command(
         "reserve",
-        "let others have the files",
+        "release reserved files",
         "postroom unreserve 'src/api/**' --as worker-1",
         "postroom unreserve --all --as worker-1",
     ),
@@ -239,7 +250,7 @@ COMMANDS: Final = {
     ),
     "build": Command(
         "build",
-        "make a plugin of a Patchwork program, or Python",
+        "turn a Patchwork program into a plugin or into Python",
         "postroom build historian.pw -o plugins/historian",
         "postroom build review.pw --python",
     ),
@@ -252,12 +263,12 @@ COMMANDS: Final = {
     ),
     "fmt": Command(
         "patchwork",
-        "write a Patchwork program the one way",
+        "format a Patchwork program",
         "postroom fmt review.pw",
         "postroom fmt --check examples/*.pw",
         "postroom fmt - < review.pw",
     ),
-    "demo": Command("demo", "watch a program run and agents talk, one of them killed half-way", "postroom demo"),
+    "demo": Command("demo", "watch a program run and agents talk while one of them is killed", "postroom demo"),
     "bench": Command(
         "bench",
         "measure how fast Postroom is on this machine",
@@ -267,13 +278,13 @@ COMMANDS: Final = {
     ),
     "nats": Command(
         "nats",
-        "write the configurations of servers for many machines",
+        "write NATS server configurations for several machines",
         "postroom nats config --nodes 3",
         "postroom nats config --hosts a.example,b.example,c.example --for team --for builds --dir /etc/nats",
     ),
     "help": Command(
         "pages",
-        "every command and page, or one of them",
+        "list the commands and pages, or show one",
         "postroom help",
         "postroom help send",
         "postroom help guide",
@@ -293,7 +304,7 @@ GROUPS: Final = (
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Tasks and files", ("board", "reserve", "unreserve")),
     (
-        "Looking, which changes nothing",
+        "Looking, without changing anything",
         ("status", "top", "web", "agents", "mailboxes", "log", "peek", "show", "receipt", "dead", "sql"),
     ),
     ("Sessions and workers", ("session", "pool")),

@@ -148,7 +148,7 @@ class Chore:
     def _log(self, error: Exception) -> None:
         write = log.LOG.debug if isinstance(error, PostroomError) else log.LOG.error
         extra = {"action": "chore_failed"}
-        write("%s: a step failed, and is taken again", self.name, exc_info=error, extra=extra)
+        write("%s: a step failed, and will be repeated", self.name, exc_info=error, extra=extra)
 
     def __del__(self) -> None:
         # Not earlier: a thread that still waits must not find another file under the same number.

@@ -167,7 +167,7 @@ def parse_url(text: str) -> RoomUrl:
     if scheme in FOLDER_SCHEMES:
         rest = _unquoted(rest)
     if not rest and scheme != "memory":
-        raise RoomError(f"{text!r} names no place; write {scheme}:PATH, for instance {scheme}:{FOLDER}")
+        raise RoomError(f"{text!r} has no path; write {scheme}:PATH, for instance {scheme}:{FOLDER}")
     return RoomUrl(scheme, rest, _options(query) if query else {})
 
 
@@ -198,8 +198,8 @@ def address_in(place: Path) -> str:
     naming = [name for name in CREDENTIAL_OPTIONS if name in url.options]
     if naming or "@" in url.rest.removeprefix("//").partition("/")[0]:
         raise RoomNotAllowed(
-            f"{place / POINTER} carries {', '.join(naming) or 'a user name'}: a pointer may name no file and no credential. "
-            "Credentials belong into your own configuration: postroom allow nats://HOST:PORT --help"
+            f"{place / POINTER} carries {', '.join(naming) or 'a user name'}: a pointer may not name files or credentials. "
+            "Put credentials into your own configuration: postroom allow nats://HOST:PORT --help"
         )
     return str(url)
 
@@ -213,7 +213,7 @@ def read_regular(path: str | Path, most_bytes: int, *, flags: int = os.O_NOFOLLO
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or owner not in (None, about.st_uid):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a regular file")
         return os.read(descriptor, most_bytes)
     finally:
         os.close(descriptor)
@@ -255,7 +255,7 @@ def room_folder(url: RoomUrl) -> Path | None:
     try:
         str(folder).encode()
     except UnicodeEncodeError:
-        raise RoomError(f"the path {str(folder)!r} is not UTF-8 text; a room's folder needs one that is") from None
+        raise RoomError(f"the path {str(folder)!r} is not UTF-8 text, which a room's folder needs") from None
     return folder
 
 
@@ -315,7 +315,7 @@ def _at_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise RoomError(f"{path!r} begins with a home folder that nobody knows; write the whole path") from None
+        raise RoomError(f"{path!r} begins with an unknown home folder; write the full path") from None
 
 
 def settings_of(config: Config) -> dict[str, Any]:
@@ -372,4 +372,4 @@ _RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 
 def _nearest(name: str) -> str:
     meant = near.nearest(name, Config.__struct_fields__)
-    return f"; did you mean {meant}?" if meant else f"; there are: {', '.join(Config.__struct_fields__)}"
+    return f"; did you mean {meant}?" if meant else f"; the settings are: {', '.join(Config.__struct_fields__)}"

@@ -16,7 +16,7 @@ class State(IntEnum):
     CLAIMED = 1  # somebody works on it under a lease
     ACKED = 2  # done
     ANSWERED = 3  # done, and an answer was stored with it
-    REFUSED = 4  # the receiver said no, and why
+    REFUSED = 4  # the receiver refused it, and why
     EXPIRED = 5  # its time to live ended before anybody finished it
     DEAD = 6  # set aside after too many failed deliveries
     DELAYED = 7  # stored, and may be claimed later: a delayed send or a retry
@@ -59,26 +59,26 @@ _ENDED_BADLY = frozenset({State.DEAD, State.EXPIRED, State.REFUSED})
 
 MOVES: Final = (
     Move("claimed", frozenset({State.READY, State.AWAITED}), State.CLAIMED, "a receiver takes it under a lease"),
-    Move("due", frozenset({State.DELAYED}), State.READY, "its delay is over"),
+    Move("due", frozenset({State.DELAYED}), State.READY, "its delay has passed"),
     Move("acked", _C, State.ACKED, "the receiver is done with it"),
     Move("answered", _C, State.ANSWERED, "the receiver stored an answer and is done with it"),
-    Move("refused", _C, State.REFUSED, "the receiver said no"),
-    Move("retried", _C, State.DELAYED, "the receiver failed; it is delivered again later"),
+    Move("refused", _C, State.REFUSED, "the receiver refused it"),
+    Move("retried", _C, State.DELAYED, "the receiver failed; it will be delivered again later"),
     Move(
         "released",
         frozenset({State.CLAIMED}),
         State.READY,
-        "the receiver died or its lease ended; it is delivered again",
+        "the receiver died or its lease ended; it will be delivered again",
     ),
     Move(
         "returned",
         _C,
         State.READY,
-        "the receiver left before it saw it, or was told to stop; the delivery does not count",
+        "the receiver left before seeing it, or was told to stop; the delivery does not count",
     ),
     Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
     Move("expired", frozenset({State.READY, State.DELAYED, State.CLAIMED}), State.EXPIRED, "its time to live ended"),
-    Move("requeued", _ENDED_BADLY, State.READY, "somebody put it back; its deliveries count anew"),
+    Move("requeued", _ENDED_BADLY, State.READY, "it was put back, with its delivery count reset"),
     Move("unheld", frozenset({State.AWAITED}), State.READY, "the asker gave up; the answer is ordinary mail"),
 )
 
@@ -89,7 +89,7 @@ ENDING: Final = frozenset(move.event for move in MOVES if move.target in FINISHE
 LEASE_ENDED: Final = "lease ended before the receiver settled it"
 OWNER_GONE: Final = "the receiver's process is gone"
 ASKER_GONE: Final = "the asker's process is gone"
-NOT_IN_TIME: Final = "nobody finished it in time"
+NOT_IN_TIME: Final = "no receiver finished it in time"
 
 #: Events of the ledger that do not change the state: what a door did, what the owner asked for, what a person did. (An
 #: owner whose lease has ended and that extends it holds the message again.)
@@ -127,5 +127,5 @@ def states_named(name: str) -> frozenset[State]:
     found = frozenset(state for state, words in _WORDS.items() if name in words)
     if not found:
         words = ", ".join((*PUBLIC_STATES, *dict.fromkeys(STATUS_WORD.values())))
-        raise ValueError(f"no state is called {name!r}; there are: {words}")
+        raise ValueError(f"there is no state {name!r}; the states are: {words}")
     return found

@@ -205,7 +205,7 @@ def check_whole(url: RoomUrl) -> None:
         state = "is empty" if os.path.lexists(lost) else "is missing"
         raise RoomDamaged(
             f"{lost} {state}, though a room was made there: its messages are lost unless you have a copy. Put a copy of "
-            f"the room back, or begin with an empty one: postroom init --anew --room {_shell_word(str(url))}"
+            f"the room back, or start with an empty one: postroom init --anew --room {_shell_word(str(url))}"
         )
 
 
@@ -510,21 +510,21 @@ def judge_place(place: Path) -> Judgement:
     try:
         about = os.lstat(place)
     except OSError as error:
-        return Judgement(f"cannot be looked at ({error.strerror})")
+        return Judgement(f"cannot be read ({error.strerror})")
     if not stat.S_ISDIR(about.st_mode):
-        return Judgement("is a symbolic link" if stat.S_ISLNK(about.st_mode) else "is no folder")
+        return Judgement("is a symbolic link" if stat.S_ISLNK(about.st_mode) else "is not a folder")
     entry = _read(_ROOMS, os.path.realpath(place), RoomEntry)
     if entry is None:
         return Judgement("was neither made nor allowed by you on this machine")
     if about.st_uid != entry.owner or (about.st_uid != os.geteuid() and not entry.group):
         return Judgement(f"belongs to user {about.st_uid}")
     if about.st_ino != entry.inode or (_seal_in(place) != entry.seal and not entry.group):
-        return Judgement("is another folder than the one that you made or allowed there")
+        return Judgement("is not the folder that you made or allowed there")
     address = address_in(place)
     if address != entry.address and address_of(place) == address and missing_part(parse_url(entry.address)) is not None:
         address = entry.address  # a files room whose mark was lost, or is not made yet, looks like another kind of room
     if address != entry.address:
-        return Judgement("means another room than when you made or allowed it")
+        return Judgement("leads to a different room than when you made or allowed it")
     brought = _brought_by_git(place, address)
     if brought:
         return Judgement(f"holds {brought}, which git tracks and a pull may have replaced")
@@ -554,7 +554,7 @@ def judge_url(url: RoomUrl) -> Judgement:
         verdict = judge_place(Path(os.path.realpath(place.parent), place.name))
         means = "" if verdict.why else parse_url(verdict.address).rest
         same = not verdict.why and os.path.realpath(means) == os.path.realpath(room_folder(url) or "")
-        return verdict if verdict.why or same else Judgement("means another room than itself")
+        return verdict if verdict.why or same else Judgement("leads to a different room")
     if url.scheme == "memory" or _read(_ROOMS, address_key(url), RoomEntry) is not None:
         return Judgement("", url.with_secrets())
     return Judgement("was neither made nor allowed by you on this machine")
@@ -643,7 +643,7 @@ def not_allowed(what: Path | str, why: str) -> str:
     told = describe(what) if isinstance(what, Path) else "a room on a server"
     if config_folder() is None:
         return (
-            f"{what} {why}, so it is not opened ({told}). You have no home folder in which to keep that you trust it: "
+            f"{what} {why}, so it is not opened ({told}). You have no home folder to save your trust in: "
             f"name it with --room or ${URL_VARIABLE}"
         )
     return f"{what} {why}, so it is not opened ({told}). If it is yours, or you trust it: postroom allow {_shell_word(str(what))}"
@@ -658,7 +658,7 @@ def describe(place: Path) -> str:
             try:
                 return f"it points to {_shown(parse_url(address_in(place)).without_secrets())}"
             except RoomNotAllowed:
-                return "it points to a server, with a file or a credential of its choice"
+                return "it points to a server, and names a file or credential itself"
         if (place / FILES_MARK).is_file():
             return f"a room of files in {place.parent}"
         if os.path.lexists(place / "messages.db"):

@@ -44,7 +44,7 @@ class ServerNames:
         """Whether a request was meant for this server, and does not come from somebody else's page. To the letter."""
         if len(hosts) != 1 or hosts[0] not in self.hosts:
             said = ", ".join(hosts) or "nothing"
-            return Refusal(MISDIRECTED, "HOST", f"this server is not called {said[:200]}")
+            return Refusal(MISDIRECTED, "HOST", f"this server does not answer to the name {said[:200]}")
         if origins and (len(origins) != 1 or origins[0] not in self.origins):
             return Refusal(FORBIDDEN, "ORIGIN", "this request comes from a page of another origin")
         return None

@@ -64,7 +64,7 @@ def listening(host: str, *ports: int) -> socket.socket:
                 raise CannotServe(f"cannot listen on {host}, port {number}: {why}") from None
         else:
             return sock
-    raise AssertionError("the last one was tried")
+    raise AssertionError("all were tried")
 
 
 class TimedConnection(H11Protocol):

@@ -204,7 +204,7 @@ def _update(gateway: Gateway, name: str, change: Callable[[Value], Value | None]
 
 
 def _update_cell(gateway: Gateway, name: str, change: Callable[[Value | None], Value | None]) -> None:
-    busy = f"too many processes change the door of {name} at the same moment; try again"
+    busy = f"too many processes are changing the door of {name} at once; try again"
     update(gateway.store, CELLS + name, change, busy=busy)
 
 
@@ -248,7 +248,7 @@ def _preview(message: Message) -> str:
     said = text if isinstance(text, str) else str(message.payload)
     short = said if len(said) <= MAX_PREVIEW else said[:MAX_PREVIEW] + "…"
     notes = " (a person)" if message.lane == "human" else ""
-    notes += " (taken before, not ended)" if message.exact_state is State.CLAIMED else ""
+    notes += " (taken before, not finished)" if message.exact_state is State.CLAIMED else ""
     return f"{message.id} from {untrusted.quoted(message.from_agent, 300)}{notes}: {short}".replace("\n", " ")
 
 

@@ -32,7 +32,7 @@ class HostModel(Model):
 
     def __init__(self, name: str = "", program: str | None = None) -> None:
         if name.startswith("-"):
-            raise ModelError(f"a model's name does not begin with a dash: {name!r}")
+            raise ModelError(f"a model's name cannot begin with a dash: {name!r}")
         self.name = name
         self.program = program or os.environ.get(f"POSTROOM_{self.kind.upper()}") or self.kind
 

@@ -168,7 +168,7 @@ def _in_two_steps(
     yield first
     least = float(settings.get("quick_below", QUICK_BELOW))
     if first.confidence is not None and first.confidence < least:
-        why = f"the quick look found a relevance of {first.confidence:.2f}, below {least:g}: not looked at more closely"
+        why = f"the quick look found a relevance of {first.confidence:.2f}, below {least:g}: not examined further"
         yield first.with_times(confidence=0.0, should_respond=False, stage="deep", reasoning=why)
     else:
         yield _timed(deep)

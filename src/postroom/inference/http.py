@@ -60,10 +60,10 @@ class Answer:
             while chunk := self._response.read1(_CHUNK_BYTES):
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
-                    raise ModelError(f"the answer of {self._server} is longer than {MAX_BODY_BYTES} bytes")
+                    raise ModelError(f"the answer from {self._server} is longer than {MAX_BODY_BYTES} bytes")
                 yield chunk
             if self._response.length:  # it told how long the body is, and it was less
-                raise ServerBroken(f"the answer of {self._server} broke off")
+                raise ServerBroken(f"the answer from {self._server} broke off")
 
     def lines(self) -> Iterator[bytes]:
         """The body line by line, wherever it was cut on the way."""
@@ -86,7 +86,7 @@ def check_address(url: str, key_variable: str) -> None:
     """Raises ModelMissing, without the address, when it holds a name or a password: specs and errors show addresses."""
     if "@" in url:
         raise ModelMissing(
-            "the address of a model server must not hold an @, nor a name and a password before it; "
+            "the address of a model server must not contain an @, or a name and password before it; "
             f"set {key_variable} to the key that the server takes"
         )
 
@@ -141,7 +141,7 @@ def _told(server: str) -> Iterator[None]:
             f"no model server answers at {server} ({error}); start it, or name another in POSTROOM_MODEL"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServerBroken(f"the answer of {server} broke off ({type(error).__name__}: {error})") from error
+        raise ServerBroken(f"the answer from {server} broke off ({type(error).__name__}: {error})") from error
 
 
 _Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]

@@ -17,9 +17,7 @@ try:
     import httpx
     import ollama
 except ImportError as missing:  # pragma: no cover  (in the project's own environment it is installed)
-    raise ModelMissing(
-        f"the client of Ollama is not installed ({missing}): pip install 'postroom[ollama]'"
-    ) from missing
+    raise ModelMissing(f"the Ollama client is not installed ({missing}): pip install 'postroom[ollama]'") from missing
 
 DEFAULT_URL: Final = "http://127.0.0.1:11434"
 DEFAULT_PORT: Final = 11434
@@ -60,7 +58,7 @@ class OllamaModel(ServerModel):
             raise self._refused(refused) from None
         except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError) as trouble:
             raise http.ServerBroken(
-                f"Ollama at {self.url} sent what is no answer ({type(trouble).__name__}: {trouble})"
+                f"Ollama at {self.url} sent an invalid answer ({type(trouble).__name__}: {trouble})"
             ) from trouble
         finally:
             transport.close()
@@ -73,7 +71,7 @@ class OllamaModel(ServerModel):
                 assert transport.answer is not None
                 first_byte_ms = transport.answer.first_byte_ms
                 return Completion("".join(said), self.spec, part.prompt_eval_count, part.eval_count, first_byte_ms)
-        raise http.ServerBroken(f"the answer of Ollama at {self.url} broke off after {len(said)} parts")
+        raise http.ServerBroken(f"the answer from Ollama at {self.url} broke off after {len(said)} parts")
 
     def _refused(self, refused: ollama.ResponseError) -> ModelError:
         if refused.status_code == 404:
@@ -115,7 +113,7 @@ def server_url(said: str) -> str:
         host, port = None, None
     if not host or parts.scheme not in ("http", "https"):
         raise ModelMissing(
-            f"{said!r} is no address of an Ollama server; expected something like http://127.0.0.1:11434"
+            f"{said!r} is not the address of an Ollama server; expected something like http://127.0.0.1:11434"
         )
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
     return (

@@ -66,7 +66,7 @@ class OpenAIModel(ServerModel):
                 return self._gather(answer)
             except (ValueError, TypeError, KeyError, IndexError, AttributeError) as trouble:
                 raise http.ServerBroken(
-                    f"{self.url} sent what is no answer ({type(trouble).__name__}: {trouble})"
+                    f"{self.url} sent an invalid answer ({type(trouble).__name__}: {trouble})"
                 ) from trouble
 
     def _key(self) -> dict[str, str]:
@@ -88,7 +88,7 @@ class OpenAIModel(ServerModel):
                 said.append(message.get("content") or "")
                 finished = finished or bool(choice.get("finish_reason"))
         if not finished:
-            raise http.ServerBroken(f"the answer of {self.url} broke off after {len(said)} parts")
+            raise http.ServerBroken(f"the answer from {self.url} broke off after {len(said)} parts")
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
         return Completion("".join(said), self.spec, *counts, first_byte_ms=answer.first_byte_ms)
 
@@ -101,7 +101,7 @@ class OpenAIModel(ServerModel):
         if answer.status == 404:
             return ModelUnknown(f"{sentence}; name another in POSTROOM_MODEL")
         if answer.status in (401, 403):
-            return ModelUnknown(f"{sentence}; set {KEY_VARIABLE} to a key that it takes")
+            return ModelUnknown(f"{sentence}; set {KEY_VARIABLE} to a key that it accepts")
         return http.ServerBroken(sentence) if answer.status >= 500 else ModelRefused(sentence)
 
 

@@ -63,7 +63,7 @@ class Throttle:
                 outcome = self.breaker.call(self._tries, call, until_ns)
             except CircuitOpen:
                 raise ModelError(
-                    f"{self.server} failed {FAILURES} times in a row; it is left alone for {REST_S:g} s"
+                    f"{self.server} failed {FAILURES} times in a row; it will not be called for {REST_S:g} s"
                 ) from None
         if isinstance(outcome, ModelError):
             raise outcome
@@ -147,7 +147,7 @@ class Slots:
             while (number := _first_locked(files)) is None:
                 left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
                 if left_s <= 0:
-                    raise ModelTimeout(f"all {self.count} ways to the model server were taken for {timeout_s:g} s")
+                    raise ModelTimeout(f"all {self.count} slots for the model server were taken for {timeout_s:g} s")
                 for end in SYSTEM.wait_readable([*watches], min(left_s, pause_s)):
                     watches[end].read()
             return number

@@ -61,9 +61,9 @@ def _unfenced(text: str) -> str:
 
 def _one(verdicts: list[Verdict]) -> Verdict:
     if not verdicts:
-        raise NoVerdict("the answer holds no verdict")
+        raise NoVerdict("the answer has no verdict")
     if len({(verdict.confidence, verdict.should_respond) for verdict in verdicts}) > 1:
-        raise NoVerdict("the answer holds several verdicts that differ")
+        raise NoVerdict("the answer has several verdicts that differ")
     return verdicts[0]
 
 

@@ -242,7 +242,7 @@ def method(value: Any, name: str, *given: Any) -> Any:
     """`value.name(given)`."""
     found = member(value, name)
     if not callable(found):
-        raise WrongValue(f"the field {name!r} is no function: it is {shown(found)}")
+        raise WrongValue(f"the field {name!r} is not a function: it is {shown(found)}")
     return found(*given)
 
 

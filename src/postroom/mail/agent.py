@@ -299,10 +299,10 @@ class Agent:
         """
         message = self._gateway.open_store.get(id)
         if message is None:
-            raise UnknownMessage(f"no message {id} is kept in this room")
+            raise UnknownMessage(f"this room has no message {id}")
         ticket = current_claim(message)
         if ticket is None:
-            raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state}")
+            raise InvalidMessage("id", f"no agent holds message {id}: it is {message.state}")
         if ticket.agent != self.name:
             raise InvalidMessage("id", f"message {id} is held by {untrusted.quoted(ticket.agent)}, not by {self.name}")
         known = self._gateway.leases.held.get(ticket)  # None: a fixed lease, or not this room's to keep or give back

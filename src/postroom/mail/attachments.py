@@ -73,7 +73,7 @@ def keep(folder: Path, source: Path) -> dict[str, Any]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         digest, size = _copy_in(folder, source)
     except OSError as error:
-        raise RoomUnreachable(f"{source} could not be kept: {error}") from error
+        raise RoomUnreachable(f"{source} could not be stored: {error}") from error
     return {"artifact": f"sha256:{digest}", "name": source.name, "bytes": size, "path": str(folder / digest)}
 
 
@@ -120,7 +120,7 @@ def find(folder: Path, reference: Mapping[str, Any] | str) -> Path:
         with suppress(OSError):  # it is perhaps about to be deleted: not now
             _bring_back(folder, match[1])
     if path.is_symlink() or not path.is_file():
-        raise UnknownMessage(f"no file {name} is kept in this room")
+        raise UnknownMessage(f"this room has no file {name}")
     return path
 
 

@@ -519,7 +519,9 @@ class Gateway:
         """
         try:
             if not self._closed and self._pid == current_pid() and not sys.is_finalizing():
-                warnings.warn("a room was forgotten without close()", ResourceWarning, stacklevel=2, source=self)
+                warnings.warn(
+                    "a room was garbage-collected without close()", ResourceWarning, stacklevel=2, source=self
+                )
         except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
             pass
 

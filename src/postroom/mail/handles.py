@@ -62,9 +62,11 @@ def id_of_handle(store: Store, text: str) -> str:
         )
     found = list(_candidates(store, handle))
     if not found:
-        raise UnknownMessage(f"no message with the handle {handle} is kept in this room")
+        raise UnknownMessage(f"this room has no message with the handle {handle}")
     if len(found) > 1:
-        raise InvalidMessage("id", f"{handle} is the handle of several messages: {', '.join(found)}; give the whole id")
+        raise InvalidMessage(
+            "id", f"{handle} is the handle of more than one message: {', '.join(found)}; give the whole id"
+        )
     return found[0]
 
 

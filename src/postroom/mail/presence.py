@@ -36,7 +36,7 @@ STATUSES: Final = {
     ACTIVE: "a running process has it open",
     STOPPED: "every process that had it open has closed it",
     GONE: "the last process that had it open died",
-    SEEN: "only commands or hooks have spoken in its name, or its HTTP connection is over",
+    SEEN: "only commands or hooks have used its name, or its HTTP connection has ended",
 }
 
 #: An agent that nobody can see the process of counts as running for this long after a heartbeat.
@@ -358,6 +358,6 @@ def _without_the_dead(gateway: Gateway, value: Value) -> Value:
 
 
 def _update(gateway: Gateway, name: str, change: Callable[[Value | None], Value | None]) -> Value | None:
-    busy = f"too many processes change what is known of {name} at the same moment; try again"
+    busy = f"too many processes are updating the record of {name} at once; try again"
     value: Value | None = update(gateway.store, _PREFIX + name, change, busy=busy)
     return value

@@ -42,7 +42,7 @@ def sending(gateway: Gateway, draft: Draft, wait: str, timeout_s: float | None) 
         while True:
             message = gateway.store.get(id)
             if message is None:
-                raise NotAcked(f"message {id} is no longer kept; what became of it is not known", id)
+                raise NotAcked(f"message {id} is no longer stored, so its outcome is unknown", id)
             if message.exact_state in WAITS[wait]:
                 return id
             if message.exact_state in FINISHED:
@@ -133,7 +133,7 @@ class Question(Generator[Pause, bool, Received]):
         """The answer if it is here; None while the question is open; raises when it ended otherwise."""
         question, self._seen = self._seen or self._gateway.store.get(self._id), None
         if question is None:
-            raise NotAnswered(f"question {self._id} is no longer kept", self._id)
+            raise NotAnswered(f"question {self._id} is no longer stored", self._id)
         if question.exact_state is State.ANSWERED:
             return self._answer or self._take_answer(question)
         if question.exact_state is State.REFUSED:
@@ -157,7 +157,7 @@ class Question(Generator[Pause, bool, Received]):
             return delivery
         kept = self._gateway.store.get(id)
         if kept is None:
-            raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
+            raise NotAnswered(f"the answer to question {self._id} is no longer stored", self._id)
         return Delivery(kept, Ticket(kept.id, kept.token, self._asker))
 
     def find_answer(self) -> str | None:
@@ -181,7 +181,7 @@ class Question(Generator[Pause, bool, Received]):
                 return entry.detail
         for message in self._gateway.store.find(Query(answer_to=question.id, limit=1)).messages:
             return message.id
-        raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
+        raise NotAnswered(f"the answer to question {self._id} is no longer stored", self._id)
 
     # The peer that was asked
 
@@ -208,11 +208,11 @@ class Question(Generator[Pause, bool, Received]):
         if self._peer is not None and not presence.is_known(self._gateway, self._peer):
             meant = near.nearest(self._peer, presence.names(self._gateway))
             hint = f"; did you mean {quoted(meant)}?" if meant else ""
-            return f"{late}: {quoted(self._peer)} has not been here yet{hint}"
+            return f"{late}: {quoted(self._peer)} has not joined this room yet{hint}"
         question = self._gateway.store.get(self._id)
         if question is not None and question.exact_state is State.CLAIMED:
             return f"{late}: {quoted(question.claimed_by or '')} has taken it but not answered yet"
-        return f"{late}: {self._peer or 'nobody'} has not taken it{'' if self._peer else ' yet'}"
+        return f"{late}: {self._peer or 'nobody'} has not taken it yet"
 
 
 def take_answers(gateway: Gateway, questions: Iterable[Question]) -> None:

@@ -56,7 +56,7 @@ class SenderLimit:
             raise RateLimited(
                 f"{who} at most {self.burst} messages at once here, not {count}; send fewer at a time", math.inf
             )
-        busy = f"too many processes send as {sender} at the same moment; try again"
+        busy = f"too many processes are sending as {sender} at once; try again"
         update(self._store, name, partial(self._after, who, count), busy=busy)
 
     def _after(self, who: str, count: int, value: Any) -> dict[str, Any]:

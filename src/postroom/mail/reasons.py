@@ -25,7 +25,7 @@ _LOOKED_AT: Final = 1000
 _AWAY: Final = {
     presence.STOPPED: "has stopped",
     presence.GONE: "is gone: its process died",
-    presence.SEEN: "has no process that waits; it takes mail by commands",
+    presence.SEEN: "has no waiting process; it takes its mail with commands",
 }
 
 
@@ -86,7 +86,7 @@ def _later(gateway: Gateway, message: MessageWithLedger) -> Reason:
     failed = next((entry for entry in reversed(message.ledger) if entry.event == "retried"), None)
     by = f" by {_name(failed.agent)}" if failed else ""
     error = f": {message.error}" if message.error else ""
-    text = f"{_deliveries(message)} failed{by}{error}; it is delivered again{_at(gateway, message.due_ms, 'at')}"
+    text = f"{_deliveries(message)} failed{by}{error}; it will be delivered again{_at(gateway, message.due_ms, 'at')}"
     return Reason("retry", text, until)
 
 
@@ -96,7 +96,7 @@ def _end_of(message: MessageWithLedger) -> str:
     at = f" at {iso(last.time_ms)}" if last is not None else ""
     if message.exact_state is State.EXPIRED:
         ended = "" if message.expires_at is None else f" at {message.expires_at}"
-        return f"its time to live ended{ended}, before anybody finished it"
+        return f"its time to live ended{ended}, before a receiver finished it"
     if message.exact_state is State.DEAD:
         error = f": {message.error}" if message.error else ""
         return f"set aside after {_deliveries(message)}{by}{at}{error}; `postroom requeue` puts it back"
@@ -108,15 +108,15 @@ def _for_agent(gateway: Gateway, message: MessageWithLedger, to: str) -> Reason:
     known = presence.look(gateway, to)
     if known is None and not presence.is_known(gateway, to):
         near = near_ones(to, presence.names(gateway))
-        return Reason("unknown_recipient", f"{quoted(to)} has not been here yet{_or(near)}", near=near)
+        return Reason("unknown_recipient", f"{quoted(to)} has not joined this room yet{_or(near)}", near=near)
     running = False if known is None else presence.is_running(gateway, known)
     if known is not None and running:
         return Reason("in_line", f"{_name(to)} runs; {_place(gateway, message, to)}")
     if known is None:
-        how = "is subscribed but was never here"
+        how = "is subscribed but has never joined this room"
     else:
         status = presence.GONE if known["processes"] and running is False else known["status"]
-        how = f"{_AWAY.get(status, 'does not run')} (last seen {iso(known['heartbeat_ms'])})"
+        how = f"{_AWAY.get(status, 'is not running')} (last seen {iso(known['heartbeat_ms'])})"
     return Reason("not_running", f"{_name(to)} {how}")
 
 
@@ -138,11 +138,11 @@ def _in_channel(gateway: Gateway, message: MessageWithLedger) -> Reason:
         here = gateway.store.find(Query(channels=(channel,), limit=_LOOKED_AT)).messages
         taken |= {channel} if any(each.claimed_by is not None for each in here) else set()
     if channel in taken:
-        return Reason("in_channel", f"it is for the first agent that receives from channel {quoted(channel)}")
+        return Reason("in_channel", f"it is for the first agent to receive from channel {quoted(channel)}")
     near = near_ones(channel, taken)
-    text = f"nobody has taken anything from channel {quoted(channel)} so far{_or(near)}"
+    text = f"no agent has received from channel {quoted(channel)} so far{_or(near)}"
     return Reason("untaken_channel", text, near=near)
 
 
 def _or(near: tuple[str, ...]) -> str:
-    return f"; near names: {', '.join(map(quoted, near))}" if near else ""
+    return f"; similar names: {', '.join(map(quoted, near))}" if near else ""

@@ -22,7 +22,7 @@ from .leases import Terms
 
 #: Reasons and errors are kept in the ledger up to this many characters.
 MAX_REASON_CHARS: Final = 4000
-UNSEEN: Final = "the receiver left before it saw it"
+UNSEEN: Final = "the receiver left before seeing it"
 TOLD_TO_STOP: Final = "the receiver was told to stop"
 
 
@@ -69,15 +69,16 @@ class Envelope:
     priority: int = _of_message("priority", "From 1 to 10; 10 comes first.")
     timestamp: str = _of_message("timestamp", "When it was sent, as ISO 8601 text.")
     correlation_id: str | None = _of_message(
-        "correlation_id", "What it belongs to, by the sender's word; None when it does not say."
+        "correlation_id",
+        "The id of the conversation it belongs to, as the sender gave it; None when the sender gave none.",
     )
     expires_at: str | None = _of_message("expires_at", "When it expires, as ISO 8601 text; None when it never does.")
     delivery_count: int = _of_message("delivery_count", "How many times it was delivered, this time included.")
     chain_id: str | None = _of_message(
-        "chain_id", "The id of the message that began the chain of causes; None when this one began it."
+        "chain_id", "The id of the message that started the chain of causes; None when this one started it."
     )
     hop_count: int = _of_message("hop_count", "How many messages caused each other before this one.")
-    lane: str = _of_message("lane", "The word agent, or human when a person sent it.")
+    lane: str = _of_message("lane", "The word `agent`, or `human` when a person sent it.")
     trace: str | None = _of_message("trace", "The sender's trace context.")
 
     @property

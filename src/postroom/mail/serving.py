@@ -77,7 +77,7 @@ def as_failure(error: BaseException) -> BaseException:
     asyncio = sys.modules.get("asyncio.exceptions")  # slow to load; without it nothing was cancelled
     if asyncio is None or not isinstance(error, asyncio.CancelledError):
         return error
-    failure = RuntimeError("something that the handler waited for was cancelled")
+    failure = RuntimeError("something the handler awaited was cancelled")
     failure.__cause__ = error
     return failure
 
@@ -86,7 +86,9 @@ def judge(run: ServedMessage, handlers: Mapping[str, Handler]) -> Settlement:
     """What becomes of the message."""
     if run.handler is None:
         known = ", ".join(sorted(handlers)) or "nothing"
-        return Settlement("refused", words("reason", f"no handler for type {run.message.type!r}; there are: {known}"))
+        return Settlement(
+            "refused", words("reason", f"no handler for type {run.message.type!r}; the handlers are for: {known}")
+        )
     answer: Any = run.answer  # a function may return anything; what is no dict is a fault of the answer
     if run.error is None and answer is None:
         return ACKED

@@ -112,7 +112,7 @@ def nobody_comes_in(gateway: Gateway) -> str | None:
     cells = gateway.store.cell_scan(TOKEN_CELLS)
     if not cells or any(cell.value["revoked_ms"] is None for cell in cells):
         return None
-    return f"every token of this room was revoked, so nobody can speak in it; {RECOVERS}"
+    return f"every token of this room was revoked, so no agent can use it; {RECOVERS}"
 
 
 def _way_to_a_token(gateway: Gateway) -> str:
@@ -128,7 +128,7 @@ def add_token(gateway: Gateway, agent: str, *, human: bool = False) -> str:
     gateway.check_open()
     if not human and not has_tokens(gateway):
         raise IdentityRefused(
-            "the first token of a room must be a person's, who then makes those of agents: "
+            "the first token of a room must be for a person, who then makes tokens for agents: "
             "`postroom agent add YOUR_NAME --human` first"
         )
     return _new_token(gateway, agent, human=human)
@@ -162,8 +162,8 @@ def revoke_tokens(gateway: Gateway, agent: str, *, token_id: str | None = None) 
     ]
     if any(map(_is_persons, taken)) and not any(_is_persons(cell) for cell in cells if cell not in taken):
         raise IdentityRefused(
-            f"{agent} has the last token of a person, without which nobody could administer this room: add another person "
-            "first, or take all tokens back and let every name be believed again (`postroom agent revoke --all`)"
+            f"{agent} has the only token of a person, and without it no one could administer this room: add another person "
+            "first, or revoke all tokens, so that names are no longer checked (`postroom agent revoke --all`)"
         )
     _revoke(gateway, taken)
     return len(taken)
@@ -205,7 +205,7 @@ def recover(gateway: Gateway, agent: str, uid: int, *, lost: bool = False) -> st
     old = [cell for cell in gateway.store.cell_scan(TOKEN_CELLS) if _is_persons(cell)]
     if old and not lost:
         raise IdentityRefused(
-            "a person has a token of this room and can add others; `postroom agent list` shows who. "
+            "a person has a token for this room and can add others; `postroom agent list` shows who. "
             "If that token is lost: `postroom agent recover NAME --lost`, at a terminal"
         )
     running = [
@@ -213,7 +213,9 @@ def recover(gateway: Gateway, agent: str, uid: int, *, lost: bool = False) -> st
     ]
     if in_use or running:
         who = f" ({', '.join(running)})" if running else ""
-        raise IdentityRefused(f"another process has this room open{who}; end whatever uses it, then recover it")
+        raise IdentityRefused(
+            f"another process has this room open{who}; stop every process that uses it, then recover it"
+        )
     _log_deed(gateway, RECOVERED, agent, uid)
     made = _new_token(gateway, agent, human=True)  # before the others go: an interruption leaves a person
     _revoke(gateway, old)
@@ -232,7 +234,7 @@ def _log_deed(gateway: Gateway, what: str, agent: str, uid: int) -> None:
         gateway.store,
         LOG_CELL,
         lambda kept: [*(kept or ()), entry][-MAX_REFUSALS:],
-        busy="what is done to the tokens could not be recorded, so it was not done; try again",
+        busy="the change of tokens could not be recorded, so it was not made; try again",
     )
 
 
@@ -265,7 +267,7 @@ def credential_of(gateway: Gateway, token: str) -> Credential:
     expected = _hash_of("") if cell is None else cell.value["hash"]
     matches = hmac.compare_digest(_hash_of(secret), expected)
     if cell is None or not matches:
-        raise IdentityRefused(f"the token is not one of this room; {_way_to_a_token(gateway)}")
+        raise IdentityRefused(f"the token is not valid in this room; {_way_to_a_token(gateway)}")
     if cell.value["revoked_ms"] is not None:
         raise IdentityRefused(f"the token of {cell.value['agent']} was revoked at {iso(cell.value['revoked_ms'])}")
     return Credential(cell.value["agent"], cell.value["human"], id)
@@ -314,7 +316,7 @@ def prove(
         raise
     if claimed is not None and claimed != credential.agent:
         record(gateway, door, claimed, credential.agent)
-        raise IdentityRefused(f"the token is that of {credential.agent}, who cannot speak as {claimed}")
+        raise IdentityRefused(f"the token belongs to {credential.agent}, which cannot act as {claimed}")
     return credential
 
 

@@ -82,7 +82,7 @@ class Decisions:
                         return version
                 else:
                     waiter.wait(_SAFETY_S)
-        raise RoomBusy(f"nobody came to a decision on message {message_id}; try again")
+        raise RoomBusy(f"no process finished the decision on message {message_id}; try again")
 
     def _claim(self, deadline_s: float) -> Value:
         until_ms = self._clock.wall_ms() + round((deadline_s + GRACE_S) * 1000)

@@ -48,7 +48,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     @classmethod
     def unparsed(cls, message_id: str, said: str, why: str = "", **more: Any) -> Self:
         """The model answered, and no verdict could be read from it. Its words are kept."""
-        error = why or "the answer holds no verdict"
+        error = why or "the answer has no verdict"
         return cls(message_id, state="unparsed", reasoning=said[:MAX_REASONING], error=error, **more)
 
     @classmethod

@@ -174,7 +174,7 @@ class Line:
                 frames = self._incoming.feed(part)
             except BrokenFrame as broken:
                 with self._lock:
-                    self._give_up(f"said what is no frame ({broken})")
+                    self._give_up(f"sent an invalid frame ({broken})")
                 return False
             self._take(frames)
             return True

@@ -37,7 +37,7 @@ class WorkerPlan:
         if not (module and colon and function):
             faults.append(Fault("evaluator", f'must be "module:function", not {given!r}'))
         elif module == "__main__":
-            faults.append(Fault("evaluator", "must stand in a module of its own: a worker cannot import a program"))
+            faults.append(Fault("evaluator", "must be in a module of its own: a worker cannot import a program"))
         if self.policy not in POLICIES:
             faults.append(Fault("policy", f"must be one of {', '.join(POLICIES)}, not {self.policy!r}"))
         for name, number in (("queue_size", self.queue_size), ("in_hand", self.in_hand)):

@@ -130,7 +130,7 @@ class WorkerPool:
         self.shutdown()
 
     def __repr__(self) -> str:
-        return f"<WorkerPool of {', '.join(self._workers) or 'nobody'}>"
+        return f"<WorkerPool of {', '.join(self._workers) or 'no workers'}>"
 
     # Workers
 
@@ -151,7 +151,7 @@ class WorkerPool:
             check_name("name", name, faults)
             plain_text("context", context, faults)
             if name in self._workers:
-                faults.append(Fault("name", f"there is a worker {name!r} in this pool already"))
+                faults.append(Fault("name", f"this pool already has a worker {name!r}"))
             raise_faults(faults)
             made[name] = PoolWorker(name, context, self._plan, self._loop, self)
         with self._lock:
@@ -180,7 +180,7 @@ class WorkerPool:
         Events: ready, pong, error, exit; `detail["worker"]` names the worker. See `PoolWorker.on`.
         """
         if event not in EVENTS:
-            raise ValueError(f"there is no event {event!r}; there are: {', '.join(EVENTS)}")
+            raise ValueError(f"there is no event {event!r}; the events are: {', '.join(EVENTS)}")
         self.hooks.on(event, listener)
 
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -436,7 +436,7 @@ class WorkerPool:
             report.stir()
 
     def give_up(self, worker: PoolWorker, reason: str) -> None:
-        said = f"worker {worker.name} is not started again: {reason}"
+        said = f"worker {worker.name} will not be restarted: {reason}"
         history = [exit_._asdict() for exit_ in worker.exits]
         self.failure = PoolFailed(said, worker.name, worker.output, history)
         for each in self._workers.values():
@@ -455,14 +455,14 @@ def _send_all(requests: list[tuple[PoolWorker, Request]]) -> None:
                 request.end(error)
     except BaseException:  # an interrupt: others may have found these requests, and wait for them
         for _, request in requests:
-            request.end(EvaluationAborted("it was interrupted before the workers had it", request.worker))
+            request.end(EvaluationAborted("it was interrupted before it reached the workers", request.worker))
         raise
 
 
 def _outcome(request: Request, until_ns: int = NEVER_NS) -> Evaluation | WorkerError:
     """What a request ended with. One that may go on for longer than its asker waits was begun by somebody else."""
     if request.deadline_ns > until_ns and not request.wait(_left_s(until_ns)):
-        return WorkerTimeout(f"worker {request.worker} was still at request {request.id}", request.worker)
+        return WorkerTimeout(f"worker {request.worker} was still working on request {request.id}", request.worker)
     request.wait()  # its deadline is kept
     outcome = request.outcome
     assert outcome is not None

@@ -161,7 +161,7 @@ class Life:
         self.asked = why
         self.side.send(Shutdown(), answers=0)
         self.work.hang_up()
-        self.after(self._plan.grace_s, lambda: self.kill("was killed: it did not end when it was told to"))
+        self.after(self._plan.grace_s, lambda: self.kill("was killed: it did not end when told to"))
 
     def call_off(self, request: Request) -> None:
         """Stop the work on a request. If it goes on, say where it stands, then kill it."""
@@ -180,7 +180,7 @@ class Life:
 
     def _kill_if_still_at(self, request: Request) -> None:
         if self._is_at(request):  # one that only waits behind another is no reason to kill
-            self.kill(f"was killed: it went on with request {request.id} after it was called off")
+            self.kill(f"was killed: it continued request {request.id} after it was cancelled")
 
     # Watching
 

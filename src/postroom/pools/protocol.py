@@ -139,7 +139,7 @@ def evaluation_of(given: Any, message_id: str) -> Evaluation:
         raise TypeError(f"the evaluator must return an Evaluation or a dict of its fields, not {type(given).__name__}")
     unknown = sorted(set(given) - _FIELDS)
     if unknown:
-        raise ValueError(f"an evaluation has no field {unknown[0]!r}; there are: {', '.join(sorted(_FIELDS))}")
+        raise ValueError(f"an evaluation has no field {unknown[0]!r}; the fields are: {', '.join(sorted(_FIELDS))}")
     fields = {"message_id": message_id, **given}
     sure = fields.get("confidence")
     if isinstance(sure, int | float):

@@ -101,7 +101,7 @@ class RequestQueue:
             return
         if self._plan.policy == "refuse" or self._loop.is_here():
             self._figures.count("refused")
-            raise QueueFull(f"{len(self)} requests wait for worker {self._worker} already", self._worker)
+            raise QueueFull(f"{len(self)} requests are already waiting for worker {self._worker}", self._worker)
         self._waiters += 1
         try:
             while self._is_full() and self.refusal is None:
@@ -175,7 +175,7 @@ class RequestQueue:
         """Its deadline is over: tell the caller, and stop the worker if it works on it."""
         waited, life = self._withdraw(request)
         took_s = (SYSTEM.steady_ns() - request.asked_ns) / 1e9
-        where = "still waited for it" if waited else "was still at it"
+        where = "was still queued" if waited else "was still running"
         said = f"request {request.id} to worker {self._worker} {where} after {took_s:.3f} s"
         self._call_off(request, life, WorkerTimeout(said, self._worker), "timed_out")
 

@@ -145,7 +145,7 @@ class PoolWorker:
         ends it.
         """
         if event not in EVENTS:
-            raise ValueError(f"there is no event {event!r}; there are: {', '.join(EVENTS)}")
+            raise ValueError(f"there is no event {event!r}; the events are: {', '.join(EVENTS)}")
         return self._hooks.on(event, listener)
 
     def _tell(self, event: str, **detail: Any) -> None:
@@ -355,7 +355,7 @@ class PoolWorker:
             self._keeper.give_up(self, f"{decision.reason}{_quoted(life.written)}")
             return
         self.figures.count("restarts")
-        log.warning("worker %s %s; it is started again", self.name, how, extra={"action": "worker_restart"})
+        log.warning("worker %s %s; it will be restarted", self.name, how, extra={"action": "worker_restart"})
         self._phase = "restarting"
         self._restart_timer = self._loop.call_at(SYSTEM.steady_ns() + int(decision.delay_s * 1e9), self.start)
 
@@ -410,4 +410,4 @@ def _cause(life: Life) -> Cause:
 
 def _quoted(written: str) -> str:
     """The last words of a process, for the end of a sentence."""
-    return f"; the last that it wrote:\n{written[-2000:]}" if written else ""
+    return f"; its last output:\n{written[-2000:]}" if written else ""

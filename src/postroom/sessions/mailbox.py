@@ -46,7 +46,7 @@ class Mailroom:
 
     def __getattr__(self, name: str) -> Mailbox:
         if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(f"{name} is a name of Python's own; for a mailbox write session.mailbox[{name!r}]")
+            raise AttributeError(f"{name} is reserved by Python; for a mailbox write session.mailbox[{name!r}]")
         return self[name]
 
     def __repr__(self) -> str:

@@ -26,5 +26,5 @@ def progress_line(posts: Sequence[WorkerRun], members: Sequence[Standing]) -> st
     if running:
         parts.append(f"running: {', '.join(running)}")
     if waiting and not running and stuck(members):
-        parts.append("stuck until a time-out ends")
+        parts.append("stuck until a time-out")
     return " · ".join([*parts, *waiting])

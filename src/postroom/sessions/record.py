@@ -118,14 +118,14 @@ class SessionRecord:
         if value["failure"] is not None:
             raise self.error(Failure(**value["failure"]))
         if value["ended_ms"] is not None:
-            raise SessionEnded(f"Session {self.id} has ended: the one who opened it has closed it")
+            raise SessionEnded(f"Session {self.id} has ended: its opener has closed it")
 
     def error(self, failure: Failure) -> SessionFailed:
         """The error that tells of a failure; its cause is the traceback of the worker."""
         kind = Deadlock if failure.kind == DEADLOCK else SessionFailed
         error = kind(f"Session {self.id} failed: {failure.message}", self.id, failure)
         if failure.stack:
-            who = f"worker {failure.worker}" if failure.worker else "the one who failed"
+            who = f"worker {failure.worker}" if failure.worker else "the failed member"
             error.__cause__ = WorkerTraceback(f"traceback of {who}:\n\n{failure.stack.rstrip()}")
         return error
 
@@ -139,7 +139,7 @@ class SessionRecord:
             self._check_goes_on(value)
             return value | {"admitted": int(value["admitted"]) + count}
 
-        value = self._update(add, f"too many want to join session {self.id} at the same moment; try again")
+        value = self._update(add, f"too many processes are joining session {self.id} at once; try again")
         return int(value["admitted"]) - count + 1
 
     def fail(self, failure: Failure) -> Failure:
@@ -181,7 +181,7 @@ class SessionRecord:
         UnknownSession when there is none, RoomBusy when others kept changing it.
         """
         self.gateway.check_open()
-        busy = busy or f"too many change session {self.id} at the same moment; try again"
+        busy = busy or f"too many processes are changing session {self.id} at once; try again"
         value: Value = update(self.gateway.store, self.cell, lambda value: change(self._known(value)), busy=busy)
         return value
 
@@ -315,7 +315,7 @@ def read_failed_file(folder: Path, clock: Clock) -> Failure | None:
         return None
     except OSError as error:
         now = iso(clock.wall_ms())
-        return Failure(now, f"{path} is there but could not be read ({error.strerror or error})", "", None)
+        return Failure(now, f"{path} exists but could not be read ({error.strerror or error})", "", None)
     return failure_from_text(text, path, clock)
 
 
@@ -328,12 +328,12 @@ def failure_from_text(text: str, path: Path, clock: Clock) -> Failure:
         said = None
     if not isinstance(said, dict):
         rest = f": {text.strip()[:1000]}" if text.strip() else ", and is empty"
-        return Failure(now, f"somebody made {path}{words('text', rest)}", "", None)
+        return Failure(now, f"another program made {path}{words('text', rest)}", "", None)
     given = {name: said.get(name) for name in ("timestamp", "message", "error", "stack", "worker")}
     texts = {name: words(name, value) for name, value in given.items() if isinstance(value, str) and value}
     return Failure(
         _time_or(texts.get("timestamp"), now),
-        texts.get("message") or texts.get("error") or f"somebody made {path}, which gives no message",
+        texts.get("message") or texts.get("error") or f"another program made {path}, without a message",
         texts.get("stack", ""),
         texts.get("worker"),
     )

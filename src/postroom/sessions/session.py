@@ -204,7 +204,7 @@ class Session:
 
         def on_file(complete: bool) -> bool:
             failure = read_failed_file(self.dir, self._gateway.clock)
-            if failure is None or (not complete and failure.message.startswith("somebody made")):
+            if failure is None or (not complete and failure.message.startswith("another program made")):
                 return False  # gone again, or still being written: there will be another look
             with suppress(PostroomError):
                 self._record.fail(failure)

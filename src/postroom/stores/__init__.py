@@ -68,10 +68,10 @@ def _added(url: RoomUrl) -> Any:
             return each.load()
         except (ImportError, AttributeError) as error:
             raise RoomError(
-                f"the store {url.scheme!r} ({each.value}) is installed and cannot be loaded: {error}; install it anew"
+                f"the store {url.scheme!r} ({each.value}) is installed but cannot be loaded: {error}; reinstall it"
             ) from error
     known = ", ".join(f"{scheme}:" for scheme in (*SCHEMES, *sorted(added.names)))
-    raise RoomError(f"no store is called {url.scheme!r} (in {url}); a room's address begins with one of: {known}")
+    raise RoomError(f"there is no store {url.scheme!r} (in {url}); a room's address begins with one of: {known}")
 
 
 def check_folder(folder: Path, *, shared: bool) -> None:
@@ -88,10 +88,10 @@ def check_folder(folder: Path, *, shared: bool) -> None:
     except OSError as error:
         raise RoomUnreachable(f"the room's folder {folder} cannot be read: {error.strerror}") from error
     if parts and parts[0].is_symlink():
-        raise RoomUnsafe(f"{parts[0].path} is a symbolic link; nothing in a room's folder may be one: remove it")
+        raise RoomUnsafe(f"{parts[0].path} is a symbolic link; a room's folder may not contain links: remove it")
     if parts:
         raise RoomUnsafe(
-            f"{parts[0].path} belongs to another user than {user}; a room of several users is made with group=true"
+            f"{parts[0].path} does not belong to user {user}; make a room for several users with group=true"
         )
 
 

@@ -48,4 +48,4 @@ def update(store: Store, name: str, change: Callable[[Any], Any], *, busy: str |
             after = None
         if store.cell_write(name, after, expect=version) is not None:
             return after
-    raise RoomBusy(busy or f"too many processes change {name} at the same moment; try again")
+    raise RoomBusy(busy or f"too many processes are changing {name} at once; try again")

@@ -74,14 +74,14 @@ def test_a_token_that_proves_nothing_is_refused_and_recorded(here: Room, nonsens
 
 def test_a_name_with_mail_in_its_box_is_known_to_the_page(here: Room) -> None:
     hand, mia = ByHand(here, "mia"), Person("mia", human=True)
-    with pytest.raises(InvalidMessage, match="nobody called 'newcomer' was ever seen in this room; nothing was sent"):
+    with pytest.raises(InvalidMessage, match="no agent called 'newcomer' was ever seen in this room; nothing was sent"):
         hand.send(PersonMessage(to="newcomer", payload={"text": "x"}), mia)
 
     hand.send(PersonMessage(to="newcomer", payload={"text": "x"}, new=True), mia)
     hand.send(PersonMessage(to="newcomer", payload={"text": "y"}), mia)
 
     assert [message.payload["text"] for message in here.peek(agent="newcomer")] == ["x", "y"]
-    with pytest.raises(InvalidMessage, match="near names: newcomer"):
+    with pytest.raises(InvalidMessage, match="similar names: newcomer"):
         hand.send(PersonMessage(to="newcomr", payload={"text": "z"}), mia)
 
 

@@ -41,7 +41,7 @@ def test_the_oldest_of_many_messages_is_found_by_the_end_of_its_text(
     row(page, first)
     found(page, "1 hit in all")
     page.locator("#f-text").fill("thimble")
-    page.locator("#empty", has_text="Everything that this room keeps was searched").wait_for()
+    page.locator("#empty", has_text="Every message in this room was searched").wait_for()
 
     # what comes meanwhile is found by its whole text too
     page.locator("#f-text").fill("needle")
@@ -99,7 +99,7 @@ def test_a_search_that_stops_early_says_so_and_goes_on_when_told(
     page = open_page("conversation?text=hay")
 
     found(page, re.compile(r"the latest 5.000 hits, searched back to \d{4}-"))
-    page.get_by_role("button", name="Search on").click()
+    page.get_by_role("button", name="Search further").click()
     found(page, re.compile(r"5.500 hits in all"))
     assert page.locator("#f-on").is_hidden()
 

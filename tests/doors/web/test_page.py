@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 def test_two_agents_talk_and_the_arrows_appear(sqlite_room: Room, open_page: Open) -> None:
     page = open_page()
-    assert "Nothing was said yet" in page.locator("#empty").inner_text()
+    assert "No messages yet" in page.locator("#empty").inner_text()
     ada, bob = sqlite_room.agent("ada"), sqlite_room.agent("bob")
 
     id = ada.send("bob", {"text": "please review"}, type="review")
@@ -346,7 +346,7 @@ def test_in_a_room_with_tokens_a_person_says_who_it_is_before_it_acts(sqlite_roo
     page.locator("#who", has_text="zoe").wait_for()
     assert token not in page.evaluate("document.cookie")
     page.keyboard.press("w")
-    page.locator("dialog[open] p", has_text="in the name of zoe").wait_for()
+    page.locator("dialog[open] p", has_text="sent as zoe").wait_for()
     page.locator('dialog[open] input[name="to"]').fill("bob")
     page.locator("dialog[open] textarea").fill("a word from zoe")
     page.keyboard.press("Control+Enter")
@@ -386,7 +386,7 @@ def test_a_page_whose_server_was_away_goes_on_without_a_gap(new_tab: NewTab, tmp
             first = ada.send("bob", {"n": 1})
             row(page, first)
         page.wait_for_selector('#live[data-how="lost"]')
-        assert "goes on by itself" in page.locator("#notice").inner_text()
+        assert "continues when the server is back" in page.locator("#notice").inner_text()
         missed = ada.send("bob", {"n": 2})
         with serving(room, at=site):
             page.wait_for_selector('#live[data-how="live"]')

@@ -181,7 +181,7 @@ def test_a_message_says_why_it_waits_and_by_whom_it_is_held(room: Room, client: 
     held = room.agent("bob").receive(timeout_s=5)
     at_work = client.get(f"/api/messages/{held.id}")["reason"]
 
-    assert "bob has not been here yet" in never_here
+    assert "bob has not joined this room yet" in never_here
     assert "holds it until" in at_work
 
 
@@ -323,8 +323,8 @@ def test_a_recipient_that_was_never_here_is_refused_with_near_names(sqlite_room:
     refused = on_sqlite("/api/send", {"to": "reviewr", "payload": {"text": "hello"}})
 
     assert refused.status == 400
-    assert refused.json["error"]["message"].startswith("to: nobody called 'reviewr' was ever seen")
-    assert "near names: reviewer" in refused.json["error"]["message"]
+    assert refused.json["error"]["message"].startswith("to: no agent called 'reviewr' was ever seen")
+    assert "similar names: reviewer" in refused.json["error"]["message"]
     assert on_sqlite("/api/send", {"to": "reviewr", "payload": {"text": "hello"}, "new": True}).status == 200
 
 

@@ -70,11 +70,11 @@ def test_a_claim_counts_in_every_form_whose_meaning_is_clear_and_has_a_lease(
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"T1": 5}, 'no owner is named for "T1"'),
-        ({"T1": {"who": "worker-1"}}, 'no owner is named for "T1"'),
-        ({"T1": None}, 'no owner is named for "T1"'),
+        ({"T1": 5}, 'there is no owner for "T1"'),
+        ({"T1": {"who": "worker-1"}}, 'there is no owner for "T1"'),
+        ({"T1": None}, 'there is no owner for "T1"'),
         (["T1"], '"T1" names no task'),
-        (7, "it is no object but 7"),
+        (7, "it must be an object, not 7"),
         (None, None),
         ({"a\nb": "worker-1"}, 'there is no task "a\\nb"'),
     ],
@@ -124,10 +124,10 @@ def test_a_claim_in_another_form_that_lost_is_answered_as_any(room: Room, root: 
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"phase": 2}, '"phase" is nothing that is kept there'),
-        ([{"id": "T1"}], "it is no object but"),
-        ({"tasks": [{"id": "T9"}]}, "tasks is no object but"),
-        ({"tasks": {"T1": "done"}}, 'what is said of "T1" is no object but "done"'),
+        ({"phase": 2}, '"phase" is not a known key there'),
+        ([{"id": "T1"}], "it must be an object, not"),
+        ({"tasks": [{"id": "T9"}]}, "tasks must be an object, not"),
+        ({"tasks": {"T1": "done"}}, 'the entry of "T1" must be an object, not "done"'),
         ({"tasks": {"": {}}}, '"" cannot be the id of a task'),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_status_of_a_free_form_is_kept_with_the_form_that_counts(room: Room, r
     ((content, reason),) = kept(root)
     assert json.loads(content) == said
     assert reason.startswith(f"board/status.json: {why}")
-    assert "is the form that counts" in reason
+    assert "is the expected form" in reason
     status = json.loads((root / "board/status.json").read_text(encoding="utf-8"))
     assert list(status) == ["updated", "tasks"] and set(status["tasks"]) == {"T1", "T2", "T%203"}
 

@@ -68,12 +68,12 @@ class MeasuredProcess:
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._process.stdout, selectors.EVENT_READ)
             if not waiting.select(patience_s):
-                raise BenchFailed(f"{self._who()} said nothing for {patience_s:g} s")
+                raise BenchFailed(f"{self._who()} did not report for {patience_s:g} s")
         line = self._process.stdout.readline()
         if not line:
             assert self._process.stderr is not None
             why = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-            raise BenchFailed(f"{self._who()} ended: {why[-1] if why else 'without a word'}")
+            raise BenchFailed(f"{self._who()} ended: {why[-1] if why else 'without an error message'}")
         return msgspec.json.decode(line)
 
     def _who(self) -> str:

@@ -37,11 +37,11 @@ MAX_LOOKED_AT: Final = 200_000
 _SHARED: Final = stat.S_ISGID | stat.S_IWGRP
 #: Credentials that a server may be shown, or must show.
 _FLAGS: Final = {
-    "creds": "a credentials file that this server may be shown",
-    "user": "the user name that it may be shown",
-    "password_file": "the file with that user's password",
-    "tls_ca": "the authority whose certificates it must show",
-    "tls_cert": "our own certificate for it",
+    "creds": "a credentials file that may be sent to this server",
+    "user": "the user name for this server",
+    "password_file": "a file with that user's password",
+    "tls_ca": "the certificate authority (CA) that signs the server's certificate",
+    "tls_cert": "your client certificate for this server",
     "tls_key": "the key of that certificate",
 }
 
@@ -49,12 +49,12 @@ _FLAGS: Final = {
 def allow_options(parser: argparse.ArgumentParser) -> None:
     target = "a folder, or nats://HOST:PORT[/ROOM] (default: the room found here)"
     parser.add_argument("target", metavar="PATH|URL", nargs="?", help=target)
-    options.flag(parser, "--list", "show what is trusted")
-    options.flag(parser, "--remove", "trust it no more")
+    options.flag(parser, "--list", "list the trusted rooms and servers")
+    options.flag(parser, "--remove", "stop trusting it")
     for name in CREDENTIAL_OPTIONS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, metavar="NAME" if name == "user" else "FILE", help=_FLAGS[name])
-    options.flag(parser, "--plaintext", "secrets may travel to this server without TLS")
+    options.flag(parser, "--plaintext", "let secrets be sent to this server without TLS")
 
 
 def allow(call: Invocation) -> int:
@@ -86,7 +86,7 @@ def _kept() -> Iterator[None]:
     except OSError as error:
         where = trust.config_folder() or "your configuration"
         why = error.strerror or error
-        raise RoomError(f"that cannot be kept in {where} ({why}); name the room with --room") from None
+        raise RoomError(f"your trust cannot be saved in {where} ({why}); name the room with --room") from None
 
 
 def _place(target: str | None) -> Path:
@@ -95,7 +95,7 @@ def _place(target: str | None) -> Path:
         for place in search_places(Path.cwd()):
             if place.is_dir():
                 return place
-        raise RoomNotFound(f"there is no {FOLDER} in {Path.cwd()} nor above; name what to allow: postroom allow PATH")
+        raise RoomNotFound(f"there is no {FOLDER} in {Path.cwd()} or above it; name the folder: postroom allow PATH")
     url = parse_url(target)
     if url.scheme not in FOLDER_SCHEMES:
         raise UsageError(f"{target!r} is neither a folder nor an address such as nats://HOST:PORT/ROOM")
@@ -144,12 +144,14 @@ def _check_inside(place: Path, *, shared: bool) -> None:
                 continue  # the room is in use
             if stat.S_ISLNK(about.st_mode):
                 raise RoomNotAllowed(
-                    f"{path} is a symbolic link; nothing in a room's folder may be one: remove it first"
+                    f"{path} is a symbolic link; a room's folder may not contain links: remove it first"
                 )
             if about.st_uid != os.geteuid() and not shared:
-                raise RoomNotAllowed(f"{path} belongs to user {about.st_uid}; nothing in your room may be another's")
+                raise RoomNotAllowed(
+                    f"{path} belongs to user {about.st_uid}; every file in your room must belong to you"
+                )
         if looked > MAX_LOOKED_AT:
-            output.note(f"only the first {looked} files of {place} were looked at")
+            output.note(f"only the first {looked} files of {place} were checked")
             return
 
 
@@ -158,12 +160,12 @@ def check_untracked(place: Path, url: RoomUrl | None = None) -> None:
     try:
         names = tracked_of_room(place, url or parse_url(address_in(place)))
     except UnreadableIndex as error:
-        output.note(f"whether git tracks {place} cannot be told: {error}")
+        output.note(f"cannot tell whether git tracks {place}: {error}")
         return
     if names:
         raise RoomNotAllowed(
-            f"git tracks {names[0]} in the room of {place}, so each pull could bring other messages into the room; "
-            f"take it out first: git rm -r --cached {FOLDER}"
+            f"git tracks {names[0]} in the room of {place}, so any pull could change the room's messages; "
+            f"untrack it first: git rm -r --cached {FOLDER}"
         )
 
 
@@ -171,7 +173,7 @@ def _allow_server(call: Invocation, url: RoomUrl, given: dict[str, str]) -> int:
     hosts, _, name = url.rest.removeprefix("//").partition("/")
     servers = trust.servers_of(hosts)
     if url.scheme != "nats" or not servers:
-        raise UsageError("a server is written nats://HOST:PORT, a room on it nats://HOST:PORT/ROOM")
+        raise UsageError("write a server as nats://HOST:PORT, and a room on it as nats://HOST:PORT/ROOM")
     if "@" in hosts or url.options:
         raise UsageError(f"write the address without credentials and options: nats://{','.join(servers)}/{name}")
     shown: dict[str, Any] = {
@@ -197,7 +199,7 @@ def _existing(option: str, path: str) -> str:
 def _remove(target: str | None) -> int:
     what = target if target is not None and "://" in target else str(_removable(target))
     if trust.remove(what):
-        output.write(f"{output.visible(shown_address(what))} is trusted no more")
+        output.write(f"{output.visible(shown_address(what))} is no longer trusted")
         return exit_codes.DONE
     output.note(f"{shown_address(what)} is not in the list (postroom allow --list)")
     return exit_codes.NOTHING
@@ -226,5 +228,5 @@ def _list(call: Invocation) -> int:
         more = f"; {shown}" * bool(shown) + "; plaintext" * server.plaintext
         output.write(f"server  {output.visible(server.path)}  (allowed {iso(server.time_ms)}{more})")
     if not rooms and not servers:
-        output.note("nothing is trusted yet")
+        output.note("no rooms or servers are trusted yet")
     return exit_codes.DONE if rooms or servers else exit_codes.NOTHING

@@ -38,7 +38,9 @@ def attach(call: Invocation) -> None:
 def _keep(call: Invocation, file: str) -> dict[str, Any]:
     room, _ = call.room, call.credential  # a room with tokens takes nothing from a caller without one
     if room.folder is None:
-        raise NoFilesHere(f"the room {room.url} lies on servers and keeps no files; name a place that others can reach")
+        raise NoFilesHere(
+            f"the room {room.url} is on NATS servers and stores no files; send the address of a place that others can reach"
+        )
     return room.attach(options.path_of(file))
 
 
@@ -48,15 +50,15 @@ def with_files(call: Invocation, payload: dict[str, Any]) -> dict[str, Any]:
         return payload
     there = payload.get(ATTACHMENTS, [])
     if not isinstance(there, list):
-        raise UsageError(f"--attach adds to the list {ATTACHMENTS!r} of PAYLOAD, which is no list there")
+        raise UsageError(f"--attach adds to the list {ATTACHMENTS!r} in PAYLOAD, but that value is not a list")
     return {**payload, ATTACHMENTS: [*there, *(_keep(call, file) for file in call.args.attach)]}
 
 
 def artifact_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", metavar="get", choices=("get",), help="find the file behind a reference")
+    parser.add_argument("action", metavar="get", choices=("get",), help="get the file behind a reference")
     parser.add_argument("reference", metavar="REF", help="sha256:…, as `attach` and `show` print it")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write a copy there, `-` for stdout (default: say where it is)"
+        "-o", "--output", metavar="FILE", help="write a copy there, `-` for stdout (default: print its path)"
     )
 
 

@@ -28,28 +28,38 @@ FULL_ROUNDS: Final = 5
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
-    measuring_options(parser, "how often everything is measured; 3 times unless told")
+    measuring_options(parser, "how many times to measure everything (default: 3)")
     add = parser.add_argument
-    add("--agents", metavar="N", type=options.count, help="the load test: so many agents write to each other")
+    add("--agents", metavar="N", type=options.count, help="load test: N agents send each other messages")
     add(
         "--messages",
         metavar="N",
         type=options.count,
         default=100,
-        help="the load test: messages of each; 100 unless told",
+        help="load test: messages per agent (default: 100)",
     )
 
 
 def measuring_options(parser: argparse.ArgumentParser, rounds: str) -> None:
     """What a run of measurements can be told; `rounds` is the help of --rounds."""
     add = parser.add_argument
-    add("--works", metavar="W1,W3", type=names_of(WORKS), default=WORKS, help=f"which works, of {', '.join(WORKS)}")
+    add(
+        "--works",
+        metavar="W1,W3",
+        type=names_of(WORKS),
+        default=WORKS,
+        help=f"which workloads: any of {', '.join(WORKS)}",
+    )
     add("--rounds", metavar="N", type=options.count, help=rounds)
-    add("--scale", metavar="X", type=_scale, help="how much is done in each: 1 is everything, 0.1 unless told")
-    add("--full", action="store_true", help=f"the whole run, a quarter of an hour: --scale 1 --rounds {FULL_ROUNDS}")
-    add("--save", metavar="FILE", help="write machine, versions and every sample there, as JSON")
+    add("--scale", metavar="X", type=_scale, help="how much of each to run; 1 is all of it (default: 0.1)")
+    add("--full", action="store_true", help=f"the full run, about 15 minutes: --scale 1 --rounds {FULL_ROUNDS}")
+    add("--save", metavar="FILE", help="write the machine, versions and every sample to this file, as JSON")
     add("--markdown", action="store_true", help="print the tables as Markdown")
-    add("--folder", metavar="DIR", help="where rooms and servers keep their data meanwhile; else the temporary folder")
+    add(
+        "--folder",
+        metavar="DIR",
+        help="where rooms and servers keep their data during the run (default: the temporary folder)",
+    )
 
 
 def names_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
@@ -60,7 +70,7 @@ def names_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
         found = {name.lower(): name for name in known}
         unknown = [name for name in named if name.lower() not in found]
         if unknown or not named:
-            raise argparse.ArgumentTypeError(f"{text!r} names none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(known)}")
         return tuple(name for name in known if name.lower() in {one.lower() for one in named})
 
     return names
@@ -156,7 +166,7 @@ def _load(call: Invocation) -> int:
     found = load(args.agents, args.messages, args.folder, args.room)
     call.tell(
         found,
-        f"{found.agents} agents, each in a process of its own, sent {found.sent:,} messages to each other.",
+        f"{found.agents} agents, each in its own process, sent {found.sent:,} messages to each other.",
         f"Received: {found.received:,}. Lost: {found.lost:,}. Delivered twice: {found.doubled:,}.",
         f"From before the send to after the claim: p50 {found.p50_ms:.2f} ms, p99 {found.p99_ms:.2f} ms, "
         f"slowest {found.slowest_ms:.2f} ms.",

@@ -42,16 +42,20 @@ def board_options(parser: argparse.ArgumentParser) -> None:
     actions = "one of (default: list): " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
     parser.add_argument("action", metavar="ACTION", nargs="?", default="list", choices=list(ACTIONS), help=actions)
     parser.add_argument("id", metavar="ID", nargs="?", help="the task")
-    text = "add: its title; done: its result, JSON or text; else: why"
+    text = "add: the title; done: the result, JSON or text; otherwise: the reason"
     parser.add_argument("text", metavar="TEXT", nargs="?", help=text)
-    parser.add_argument("--after", action="append", metavar="ID", default=[], help="add: wait for it; may be repeated")
-    payload = "add: what the worker needs; a JSON object, `-` for stdin, or text"
+    parser.add_argument(
+        "--after", action="append", metavar="ID", default=[], help="add: a task to wait for; may be repeated"
+    )
+    payload = "add: the worker's input; a JSON object, `-` for stdin, or text"
     parser.add_argument("--payload", metavar="P", help=payload)
-    options.span(parser, "--wait", "claim: wait for one to be ready", 0)
-    options.span(parser, "--lease", "claim, extend: yours for that long (600)", 600)
-    options.flag(parser, "--tree", "list: what waits for what, as a tree")
-    parser.add_argument("--state", choices=STATES, metavar="WORD", help=f"list: only those; one of {', '.join(STATES)}")
-    limit = "list: at most so many (default: all); watch: end after that many changes"
+    options.span(parser, "--wait", "claim: wait this long for a task to be ready", 0)
+    options.span(parser, "--lease", "claim, extend: how long it stays yours (default: 600)", 600)
+    options.flag(parser, "--tree", "list: show what waits for what, as a tree")
+    parser.add_argument(
+        "--state", choices=STATES, metavar="WORD", help=f"list: only tasks in this state; one of {', '.join(STATES)}"
+    )
+    limit = "list: at most N tasks (default: all); watch: end after N changes"
     options.listing(parser, None, limit, action="list: ")
 
 
@@ -62,7 +66,7 @@ def board(call: Invocation) -> int | None:
     if args.id is None and args.action not in ("claim", "list", "watch"):
         raise UsageError(f"name the task: postroom board {args.action} {ACTIONS[args.action]}")
     if args.text is not None and args.action not in _WORDS:
-        raise UsageError(f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}")
+        raise UsageError(f"{args.text!r} is one argument too many: postroom board {args.action} {ACTIONS[args.action]}")
     step: Callable[[Invocation], int | None] = globals()[f"_{args.action}"]
     return step(call)
 
@@ -131,7 +135,7 @@ def _held(call: Invocation, step: Callable[[HeldTask], bool], said: str) -> int:
     board = call.room.board
     try:
         counted = step(board.held(call.args.id, call.name))
-        problem = f"{call.args.id} is no longer yours: somebody else has taken it meanwhile"
+        problem = f"{call.args.id} is no longer yours: another agent has taken it"
     except InvalidMessage as error:
         if [fault.field for fault in error.faults] != ["id"]:
             raise
@@ -179,10 +183,10 @@ def _extend(call: Invocation) -> int:
 def _abort(call: Invocation) -> int:
     args, board = call.args, call.room.board
     lead = board.get(args.id).lead
-    call.must_be_person(f"abort a task that {lead or 'nobody'} leads", unless=(lead,))
+    call.must_be_person(f"abort a task led by {lead or 'no agent'}", unless=(lead,))
     if board.abort(args.id, args.text, by=call.maybe_name, _person=call.lane == "human"):
         return _tell(call, board.get(args.id), "is aborted")
-    output.note(f"{args.id} is {board.get(args.id).state} already")
+    output.note(f"{args.id} is already {board.get(args.id).state}")
     return exit_codes.FAILED
 
 
@@ -229,17 +233,17 @@ def _show(call: Invocation) -> None:
 def _reopen(call: Invocation) -> int:
     id, board = call.args.id, call.room.board
     task = board.get(id)
-    call.must_be_person(f"put back a task that {task.lead or 'nobody'} leads", unless=(task.lead,))
+    call.must_be_person(f"reopen a task led by {task.lead or 'no agent'}", unless=(task.lead,))
     if board.reopen(id):
         return _tell(call, board.get(id), "is ready again")
-    output.note(f"{id} is {task.state}; only a blocked or aborted task is put back")
+    output.note(f"{id} is {task.state}; only a blocked or aborted task can be reopened")
     return exit_codes.FAILED
 
 
 def _remove(call: Invocation) -> int:
     id, board = call.args.id, call.room.board
     task = board.get(id)
-    call.must_be_person(f"remove a task that {task.lead or 'nobody'} leads", unless=(task.lead,))
+    call.must_be_person(f"remove a task led by {task.lead or 'no agent'}", unless=(task.lead,))
     if board.remove(id):
         return _tell(call, task, "is off the board")
     output.note(f"{_why_not(call)}; abort it first: postroom board abort {output.name(id)}")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.pw", help="the program")
-    parser.add_argument("-o", "--output", metavar="DIR", help="write a plugin of Claude Code into this folder")
-    parser.add_argument("--python", action="store_true", help="print the Python that the program becomes")
+    parser.add_argument("-o", "--output", metavar="DIR", help="write a Claude Code plugin to this folder")
+    parser.add_argument("--python", action="store_true", help="print the Python code that the program compiles to")
 
 
 def build(call: Invocation) -> int | None:

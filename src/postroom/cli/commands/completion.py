@@ -27,8 +27,8 @@ def completion_options(parser: argparse.ArgumentParser) -> None:
     shell = "the shell (default: yours, from $SHELL)"
     parser.add_argument("shell", choices=(*SHELLS, "names"), metavar="bash|zsh|fish", nargs="?", help=shell)
     do = parser.add_mutually_exclusive_group()
-    options.flag(do, "--install", "switch completion on in every new shell of yours, and say which file was written")
-    options.flag(do, "--uninstall", "take that out again")
+    options.flag(do, "--install", "turn completion on for every new shell, and print the name of the file written")
+    options.flag(do, "--uninstall", "turn it off again")
 
 
 def completion(call: Invocation) -> None:

@@ -63,14 +63,14 @@ def demo(call: Invocation) -> None:
         room = call.make_room(url)
         stack.callback(room.close)  # before its folder is removed
         tell = _Teller(quiet=call.json)
-        tell(f"A room was made: {room.url}. One SQLite file; no server.")
+        tell(f"Made a room: {room.url}. It is one SQLite file; there is no server.")
         program = play(room, tell, quiet=call.json)
         if program != EXPECTED:
             raise DemoFailed(f"the program's result is {program}")
         processes = {name: stack.enter_context(_process(role, url, name)) for name, role in CAST.items()}
         _expect_agents(room, processes)
         pids = ", ".join(f"{name} (pid {process.pid})" for name, process in processes.items())
-        tell(f"Agents started, each in a process of its own: {pids}.")
+        tell(f"Started agents, each in its own process: {pids}.")
         ada = room.agent("ada")
         question = _ask(room, ada, tell)
         story = _kill_half_way(room, ada, processes, tell)
@@ -88,7 +88,7 @@ def _offer_page(room: Room) -> None:
         output.write(f"To see a room in the browser: `postroom web`, which prints its address ({address}).")
         return
     with while_served(room) as address:
-        output.write(f"The room as a page, until you press Enter:\n\n    {address}\n")
+        output.write(f"The room's web page, until you press Enter:\n\n    {address}\n")
         sys.stdin.readline()
 
 
@@ -136,7 +136,7 @@ def _until(room: Room, what: str, look: Callable[[], Any]) -> Any:
                 return seen
             left_s = (until_ns - room.clock.steady_ns()) / 1e9
             if left_s <= 0:
-                raise DemoFailed(f"the demo waited {PATIENCE_S:.0f} s in vain: {what}")
+                raise DemoFailed(f"the demo gave up after {PATIENCE_S:.0f} s: {what}")
             waiter.wait(min(left_s, 0.2))
 
 
@@ -144,7 +144,7 @@ def _expect_agents(room: Room, processes: dict[str, subprocess.Popen[bytes]]) ->
     def all_there() -> bool:
         for name, process in processes.items():
             if process.poll() is not None:
-                raise DemoFailed(f"{name} ended before it began, with exit code {process.returncode}")
+                raise DemoFailed(f"{name} exited before it was ready, with exit code {process.returncode}")
         return {agent.name for agent in room.agents() if agent.alive} >= set(processes)
 
     _until(room, "the agents did not start", all_there)
@@ -157,31 +157,35 @@ def _ask(room: Room, ada: Agent, tell: _Teller) -> str:
     took_ms = (clock.steady_ns() - began_ns) / 1e6
     if answer.payload != {"text": "three and four: 7"}:
         raise DemoFailed(f"the oracle answered {answer.payload}")
-    tell(f'ada asked the oracle "three and four?" and was answered "{answer.payload["text"]}" after {took_ms:.1f} ms.')
+    tell(
+        f'ada asked the oracle "three and four?" and got the answer "{answer.payload["text"]}" after {took_ms:.1f} ms.'
+    )
     return str(answer.correlation_id)
 
 
 def _kill_half_way(room: Room, ada: Agent, processes: dict[str, subprocess.Popen[bytes]], tell: _Teller) -> Story:
     jobs = [ada.send(None, {"job": number, "hold": number == 3}, channel=JOBS, type="job") for number in range(1, 7)]
     held = jobs[2]
-    tell(f"ada put {len(jobs)} jobs into the channel {JOBS!r}, for whoever claims each first: {' or '.join(WORKERS)}.")
+    tell(
+        f"ada put {len(jobs)} jobs into the channel {JOBS!r}, each for the first worker to claim it: {' or '.join(WORKERS)}."
+    )
 
     def holders() -> list[str | None]:
         return [entry.agent for entry in room.receipt(held).events if entry.event == "claimed"]
 
-    victim = _until(room, "nobody claimed job 3", holders)[0]
+    victim = _until(room, "no worker claimed job 3", holders)[0]
     killed_ns = room.clock.steady_ns()
     processes[victim].send_signal(signal.SIGKILL)
     processes[victim].wait()
-    tell(f"{victim} (pid {processes[victim].pid}) holds job 3, and was killed with SIGKILL while it did.")
+    tell(f"{victim} (pid {processes[victim].pid}) held job 3 when it was killed with SIGKILL.")
 
     _until(room, "job 3 was not delivered again", lambda: len(holders()) > 1)
     after_ms = (room.clock.steady_ns() - killed_ns) / 1e6
     heir = next(name for name in WORKERS if name != victim)
-    tell(f"{heir} got job 3 in its place, {after_ms:.0f} ms after the kill.")
+    tell(f"{heir} got job 3 instead, {after_ms:.0f} ms after the kill.")
 
     _until(room, "not all jobs were done", lambda: all(room.receipt(id).state == "acked" for id in jobs))
-    tell(f"All {len(jobs)} jobs are acked, each of them once. None was lost.")
+    tell(f"All {len(jobs)} jobs are acked, each exactly once. None was lost.")
     return Story(jobs, held, victim, heir, after_ms)
 
 

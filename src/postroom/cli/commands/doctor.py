@@ -20,9 +20,9 @@ _SHOWN: Final = {OK: "ok", WARN: "WARN", FAIL: "FAIL"}
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
-    whole = f"read the file for at most that long to see whether it is whole (default: {INTEGRITY_S:g}; 0: not at all)"
+    whole = f"spend at most this long on the integrity check (default: {INTEGRITY_S:g}; 0: skip it)"
     options.span(parser, "--integrity", whole, INTEGRITY_S)
-    monitor = "a NATS server's monitoring port, http://HOST:8222, to see whether it writes to its disk; once for each"
+    monitor = "a NATS server's monitoring port, http://HOST:8222, to check that it syncs to disk; may be repeated"
     parser.add_argument("--monitor", action="append", default=[], metavar="URL", help=monitor)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def hook_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", help=f"{', '.join(hosts.HOSTS)}, or auto to find out")
+    parser.add_argument("host", metavar="HOST", help=f"{', '.join(hosts.HOSTS)}, or auto to detect it")
 
 
 def hook(call: Invocation) -> int:
@@ -39,7 +39,7 @@ def hook(call: Invocation) -> int:
 def mcp_options(parser: argparse.ArgumentParser) -> None:
     http = "serve http://127.0.0.1:PORT/mcp instead of stdio; 0: any"
     parser.add_argument("--http", type=options.whole, metavar="PORT", help=http)
-    options.flag(parser, "--no-token", "with --http and --as: whoever reaches the port speaks as NAME")
+    options.flag(parser, "--no-token", "with --http and --as: every caller of the port acts as NAME")
 
 
 def mcp(call: Invocation) -> int:
@@ -54,7 +54,7 @@ def mcp(call: Invocation) -> int:
     opened = server.OpenedRoom(_opener(call.args.room))
     if call.args.http is None:
         if call.args.no_token:
-            raise exit_codes.UsageError("--no-token goes with --http")
+            raise exit_codes.UsageError("--no-token needs --http")
         if call.args.name:
             _must_be_proved(call)
         session = StdioSession(call.args.name)
@@ -117,13 +117,13 @@ def _checked_for_http(call: Invocation) -> Caller | None:
     _allowed(call.args.room)
     if call.args.no_token:
         if call.args.name is None:
-            raise exit_codes.UsageError("--no-token needs --as NAME: somebody must have sent what is sent")
+            raise exit_codes.UsageError("--no-token needs --as NAME: every message needs a sender")
         if tokens.has_tokens(call.room.gateway):
-            raise IdentityRefused("this room has tokens: --no-token is not for it")
+            raise IdentityRefused("this room has tokens, so --no-token is not allowed")
         return Caller(call.args.name)
     if not tokens.has_tokens(call.room.gateway):
         raise PostroomError(
-            "over HTTP callers are known by their tokens, and this room has none: make one with "
+            "over HTTP callers are identified by their tokens, and this room has none: make yours with "
             "`postroom agent add NAME --human`, then those of agents (or, for a test, add --no-token)"
         )
     closed = tokens.nobody_comes_in(call.room.gateway)

@@ -18,8 +18,8 @@ BEFORE: Final = "pre-commit.before-postroom"
 
 _HOOK: Final = """\
 #!/bin/sh
-{mark}: stops a commit that touches files which another agent has reserved for itself.
-# `postroom reserve --guard` made it, `postroom unreserve --guard` takes it away; `git commit --no-verify` goes around it.
+{mark}: stops a commit that touches files reserved by another agent.
+# `postroom reserve --guard` made it, `postroom unreserve --guard` removes it; `git commit --no-verify` skips it.
 python={python}
 [ -x "$python" ] || python=python3
 git -c diff.relative=false diff --cached --name-only --no-renames -z | "$python" -P -m postroom reserve --check
@@ -40,11 +40,11 @@ def install(folder: Path) -> tuple[Path, str]:
     text = _HOOK.format(mark=MARK, python=shlex.quote(sys.executable), reserved=exit_codes.RESERVED, before=BEFORE)
     if _is_ours(hook):
         if hook.read_text(encoding="utf-8") == text:
-            return hook, "the guard is there already"
+            return hook, "the guard is already installed"
     elif hook.exists() or hook.is_symlink():
         kept = hook.with_name(BEFORE)
         if kept.exists():
-            raise NoGuard(f"both {hook} and {kept} are there and are not ours; move one of them away first")
+            raise NoGuard(f"both {hook} and {kept} exist and are not Postroom's; move one of them first")
         hook.rename(kept)
     hook.parent.mkdir(parents=True, exist_ok=True)
     made = hook.with_name(f"pre-commit.{os.getpid()}.new")
@@ -58,13 +58,13 @@ def remove(folder: Path) -> tuple[Path, str]:
     """Take the hook away; one that was there before is put back. Returns its path, and what was done."""
     hook = hook_path(folder)
     if not _is_ours(hook):
-        return hook, "there is no guard"
+        return hook, "no guard is installed"
     kept = hook.with_name(BEFORE)
     if kept.exists():
         kept.replace(hook)
-        return hook, "the guard is gone, and the hook from before is back"
+        return hook, "the guard was removed, and the previous hook is back"
     hook.unlink()
-    return hook, "the guard is gone"
+    return hook, "the guard was removed"
 
 
 def hook_path(folder: Path) -> Path:
@@ -76,7 +76,7 @@ def hook_path(folder: Path) -> Path:
     except FileNotFoundError:
         raise NoGuard("git is not installed, so there is nothing to guard") from None
     if asked.returncode != 0:
-        raise NoGuard(f"{folder} is in no git repository, so there is nothing to guard")
+        raise NoGuard(f"{folder} is not in a git repository, so there is nothing to guard")
     return folder / asked.stdout.rstrip("\n") / "pre-commit"
 
 

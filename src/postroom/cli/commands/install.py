@@ -30,9 +30,9 @@ NEXT: Final = {
 def install_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("host", metavar="HOST", choices=list(HOSTS), help=", ".join(HOSTS))
     options.flag(parser, "--dry-run", "show what would change, as a diff, and change nothing")
-    scope = "for you everywhere, or in this project (default: user; vscode: project)"
+    scope = "for all your projects, or for this one (default: user; vscode: project)"
     parser.add_argument("--scope", choices=plans.SCOPES, help=scope)
-    project = "the project, with --scope project (default: here)"
+    project = "the project's folder, for --scope project (default: here)"
     parser.add_argument("--project", metavar="DIR", default=".", help=project)
 
 
@@ -62,7 +62,7 @@ def install(call: Invocation) -> None:
     wish = wish._replace(command=tuple(lasting.lasting_command(wish.base)))
     _do(call, wish, work.plan_install if call.args.dry_run else work.install, "installed")
     if wish.program != lasting.own_command() and not call.json:
-        output.write(f"it starts {wish.program[0]}: this Postroom is not installed to stay")
+        output.write(f"it starts {wish.program[0]}: this Postroom runs from a temporary environment")
 
 
 def uninstall(call: Invocation) -> None:

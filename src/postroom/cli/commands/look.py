@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The columns of a table, its rows, and what is said when there are none.
 TableParts = tuple[tuple[str, ...], Iterable[Sequence[object]], str]
 #: Of an agent's status, beside the words of presence.
-OWN_WORD: Final = "any other word is what the agent says of itself"
+OWN_WORD: Final = "any other word is a status that the agent gave itself"
 
 
 def status(call: Invocation) -> None:
@@ -144,18 +144,22 @@ def _later(box: Box, now_ms: int) -> str | None:
 
 
 def peek_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="NAME", help="what this agent would get (default: the one of --as, or all)")
-    parser.add_argument("--channel", action="append", metavar="C", help="only in this channel; may be repeated")
+    parser.add_argument(
+        "--agent", metavar="NAME", help="the mail this agent would get (default: that of --as, or all mail)"
+    )
+    parser.add_argument(
+        "--channel", action="append", metavar="C", help="only messages in this channel; may be repeated"
+    )
     states = f"{STATE_HELP} (default: pending; with --text: all)"
     parser.add_argument("--state", choices=STATES, metavar="WORD", help=states)
-    parser.add_argument("--from", dest="from_agent", metavar="NAME", help="only what this agent sent")
-    parser.add_argument("--to", metavar="NAME", help="only what is addressed to this agent")
+    parser.add_argument("--from", dest="from_agent", metavar="NAME", help="only messages from this agent")
+    parser.add_argument("--to", metavar="NAME", help="only messages to this agent")
     parser.add_argument("--type", metavar="T", help="only messages of this type")
-    parser.add_argument("--correlation-id", metavar="ID", help="only what belongs to it")
+    parser.add_argument("--correlation-id", metavar="ID", help="only messages with this correlation id")
     parser.add_argument("--answer-to", metavar="ID", help="only answers to this message")
     parser.add_argument("--since", metavar="WHEN", help="sent since a time (2026-11-15T06:00:00Z) or in a span (2h)")
     parser.add_argument("--until", metavar="WHEN", help="sent before that")
-    text = "only messages whose payload has this, in large or small letters; every message that fits the rest is read"
+    text = "only messages whose payload contains this text, ignoring case; searches all messages that match the other options"
     parser.add_argument("--text", metavar="TEXT", help=text)
     options.listing(parser, 10)
 
@@ -169,7 +173,7 @@ def peek(call: Invocation) -> None:
     call.tell_rows(map(_listed, found), columns, rows, empty="nothing there")
     call.tell_count(len(found), len(found) if len(found) < limit else room.count(**wanted))
     if call.args.text is not None:
-        output.note("every message that fits was searched, each payload as a whole")
+        output.note("all matching messages were searched, each with its whole payload")
 
 
 def _wanted(call: Invocation) -> dict[str, Any]:
@@ -215,7 +219,7 @@ def receipt(call: Invocation) -> None:
         return
     output.say(f"{found.id} is {found.state}")
     if not found.recipient_known and why.kind != "unknown_recipient":
-        output.say("its recipient has not been here yet")
+        output.say("its recipient has not joined this room yet")
     output.write(output.visible(why.text))
     output.table(("event", "time", "agent", "detail"), found.events)
 
@@ -238,13 +242,13 @@ class QueryFailed(PostroomError):
 
 
 def sql_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("query", metavar="QUERY", help="one statement; the room is opened for reading only")
+    parser.add_argument("query", metavar="QUERY", help="one statement; the room is opened read-only")
 
 
 def sql(call: Invocation) -> None:
     read_only = getattr(call.room.store, "read_only", None)
     if read_only is None:
-        raise QueryFailed(f"the room {call.room.url} has no tables to read; only SQLite rooms have")
+        raise QueryFailed(f"the room {call.room.url} has no tables to read; only SQLite rooms do")
     try:
         columns, rows = read_only(call.args.query)
     except RoomError as error:

@@ -41,7 +41,7 @@ def _envelope_options(parser: argparse.ArgumentParser, *, channel: bool = True) 
     if channel:
         parser.add_argument("--channel", default="general", metavar="C", help="the channel (default: general)")
     parser.add_argument("--priority", type=options.whole, default=5, metavar="1-10", help="10 comes first (default: 5)")
-    options.span(parser, "--ttl", "expires when nobody took it in that time")
+    options.span(parser, "--ttl", "expires if it is not received within this time")
 
 
 def _envelope(call: Invocation, to: str | None) -> dict[str, Any]:
@@ -62,25 +62,27 @@ def _payload(call: Invocation) -> dict[str, Any]:
 
 
 def send_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("to", metavar="TO", help="an agent's name, or '*' for whoever claims it first in the channel")
+    parser.add_argument(
+        "to", metavar="TO", help="an agent's name, or '*' for the first agent to claim it in the channel"
+    )
     _envelope_options(parser)
-    also = "another recipient; may be repeated: each gets a message of its own, all or none are sent"
+    also = "another recipient; may be repeated: each gets its own message, and all are sent or none"
     parser.add_argument("--to", dest="also", action="append", default=[], metavar="NAME", help=also)
-    options.flag(parser, "--new", "the recipient may be one that was never here and that no mail waits for")
-    options.span(parser, "--delay", "deliver it after that time", 0)
-    parser.add_argument("--correlation-id", metavar="ID", help="what it belongs to")
-    parser.add_argument("--key", metavar="KEY", help="idempotency key: a repeat with the same key is sent once")
-    parser.add_argument("--wait", choices=("acked", "answered"), help="return only when the receiver did that")
-    options.span(parser, "--timeout", f"with --wait (default: {PATIENCE_S:.0f})")
+    options.flag(parser, "--new", "allow a recipient that this room does not know yet")
+    options.span(parser, "--delay", "deliver it after this time", 0)
+    parser.add_argument("--correlation-id", metavar="ID", help="correlation id: the conversation that it belongs to")
+    parser.add_argument("--key", metavar="KEY", help="idempotency key: messages with the same key are sent only once")
+    parser.add_argument("--wait", choices=("acked", "answered"), help="return only after the receiver has done this")
+    options.span(parser, "--timeout", f"how long to wait, with --wait (default: {PATIENCE_S:.0f})")
 
 
 def send(call: Invocation) -> None:
     args = call.args
     if args.timeout is not None and not args.wait:
-        raise UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
+        raise UsageError("--timeout needs --wait; a send without --wait returns as soon as it is stored")
     names = [None if name == ANYBODY else name for name in dict.fromkeys([args.to, *args.also])]
     if len(names) > 1 and (args.wait or args.key):
-        raise UsageError("--wait and --key go with one recipient; send to each by a command of its own")
+        raise UsageError("--wait and --key allow only one recipient; use one command for each")
     known = [to is None or _must_be_known(call, to, presence.is_addressee) for to in names]
     payload = _payload(call)
     sent = {"channel": args.channel, "delay_s": args.delay, "correlation_id": args.correlation_id}
@@ -102,7 +104,7 @@ def send(call: Invocation) -> None:
         output.write(id)
     for to, seen in zip(names, known, strict=True):
         if not seen:
-            output.note(f"{to} has not been here yet; the message waits for it")
+            output.note(f"{to} has not joined this room yet; the message waits for it")
 
 
 def _send_each(call: Invocation, names: list[str | None], payload: dict[str, Any], sent: dict[str, Any]) -> list[str]:
@@ -139,7 +141,7 @@ class UnknownRecipient(PostroomError):
 def ask_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="the agent to ask")
     _envelope_options(parser)
-    options.flag(parser, "--new", "the one asked may be one that was never here")
+    options.flag(parser, "--new", "allow an agent that this room does not know yet")
     options.span(parser, "--timeout", f"(default: {PATIENCE_S:.0f})", PATIENCE_S)
 
 
@@ -158,7 +160,7 @@ def ask(call: Invocation) -> None:
             kept = call.room.store.get(error.id)
             if kept is None or kept.exact_state is not State.READY:
                 raise
-            stays = f"it waits on, and `postroom purge {error.id} --yes` takes it back"
+            stays = f"the question still waits; `postroom purge {error.id} --yes` withdraws it"
             raise AskTimeout(f"{error}; {stays}", error.id) from None
         if call.json:
             output.document(answer.to_dict())
@@ -169,9 +171,9 @@ def ask(call: Invocation) -> None:
 
 
 def publish_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("channel", metavar="CHANNEL", help="every subscriber of it gets a copy")
+    parser.add_argument("channel", metavar="CHANNEL", help="every subscriber of this channel gets a copy")
     _envelope_options(parser, channel=False)
-    options.span(parser, "--delay", "deliver it after that time", 0)
+    options.span(parser, "--delay", "deliver it after this time", 0)
 
 
 def publish(call: Invocation) -> int:
@@ -180,7 +182,7 @@ def publish(call: Invocation) -> int:
     ids = call.agent().publish(args.channel, payload, delay_s=args.delay, **_envelope(call, None))
     call.tell({"ids": ids}, *ids)
     if not ids:
-        output.note(f"nobody is subscribed to {args.channel}; nothing was stored")
+        output.note(f"{args.channel} has no subscribers; nothing was stored")
     return exit_codes.DONE if ids else exit_codes.NOTHING
 
 
@@ -211,15 +213,15 @@ def _for_channels(call: Invocation, step: Callable[[str], object], done: str, pr
 
 
 def receive_options(parser: argparse.ArgumentParser) -> None:
-    options.span(parser, "--wait", "wait that long for one to come", 0)
+    options.span(parser, "--wait", "wait this long for a message", 0)
     parser.add_argument(
         "--channel",
         action="append",
         metavar="C",
-        help="only what lies there, addressed to you or to nobody; may be repeated (default: all mail addressed to you)",
+        help="only messages in this channel, addressed to you or to any agent; may be repeated (default: all mail addressed to you)",
     )
-    options.flag(parser, "--ack", "ack it as soon as it is written out")
-    options.span(parser, "--lease", "it is yours for that long (600)", 600)
+    options.flag(parser, "--ack", "ack it once it is printed")
+    options.span(parser, "--lease", "how long it stays yours (default: 600)", 600)
 
 
 def receive(call: Invocation) -> None:
@@ -256,7 +258,7 @@ def _for_anybody(call: Invocation) -> str:
     if not depths:
         return ""
     shown = ", ".join(f"{depth} in {channel}" for channel, depth in sorted(depths.items())[:MAX_CHANNELS])
-    return f". Mail for anybody waits in channels ({shown}): --channel NAME takes it"
+    return f". Mail for any agent waits in channels ({shown}): take it with --channel NAME"
 
 
 def _write_out(call: Invocation, message: Received, write: Callable[[Invocation, Received], None]) -> None:
@@ -266,7 +268,7 @@ def _write_out(call: Invocation, message: Received, write: Callable[[Invocation,
         output.end_words()
         sys.stdout.flush()
     except OSError:
-        message.retry("it could not be written out", delay_s=0)
+        message.retry("it could not be printed", delay_s=0)
         raise
 
 
@@ -288,8 +290,8 @@ def _show_received(call: Invocation, message: Received) -> None:
 
 def listen_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", action="append", metavar="C", help="as for receive; may be repeated")
-    parser.add_argument("--limit", type=options.count, metavar="N", help="end after that many messages")
-    options.span(parser, "--grace", f"on SIGTERM, wait that long for the reader ({GRACE_S:.0f})", GRACE_S)
+    parser.add_argument("--limit", type=options.count, metavar="N", help="end after this many messages")
+    options.span(parser, "--grace", f"on SIGTERM, wait this long for the reader ({GRACE_S:.0f})", GRACE_S)
 
 
 def listen(call: Invocation) -> None:
@@ -365,7 +367,7 @@ def _settle_one(call: Invocation, id: str, step: Callable[[Received], bool]) -> 
         message = call.agent().claimed(id)
     except InvalidMessage as error:
         return False, str(error).removeprefix("Invalid message: id: ")
-    return step(message), f"message {id} is no longer yours: somebody else has taken it meanwhile"
+    return step(message), f"message {id} is no longer yours: another agent has taken it"
 
 
 def ack_options(parser: argparse.ArgumentParser) -> None:
@@ -378,8 +380,8 @@ def ack(call: Invocation) -> int:
 
 def retry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help=ID_HELP)
-    parser.add_argument("why", metavar="WHY", nargs="?", default="the receiver asked for it")
-    options.span(parser, "--delay", "deliver it after that time (default: growing)")
+    parser.add_argument("why", metavar="WHY", nargs="?", default="the receiver asked for a retry")
+    options.span(parser, "--delay", "deliver it after this time (default: longer with each retry)")
 
 
 def retry(call: Invocation) -> int:
@@ -399,7 +401,7 @@ def reply(call: Invocation) -> int:
 
 def refuse_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help=ID_HELP)
-    parser.add_argument("why", metavar="WHY", help="the sender gets to read it")
+    parser.add_argument("why", metavar="WHY", help="the reason; the sender can read it")
 
 
 def refuse(call: Invocation) -> int:

@@ -134,13 +134,15 @@ def short(message: Message, width: int) -> str:
 
 
 def log_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing events as they happen")
     parser.add_argument("--agent", metavar="NAME", help="only what this agent did, and what became of its messages")
-    parser.add_argument("--channel", action="append", metavar="C", help="only of messages there; may be repeated")
-    parser.add_argument("--type", metavar="T", help="only of messages of this type")
-    parser.add_argument("--event", action="append", choices=EVENTS, help="only these steps; may be repeated")
-    parser.add_argument("--since", metavar="WHEN", help="from a time (2026-11-15T06:00:00Z) or a span (2h) on")
-    options.listing(parser, 50, "only the last so many (default: 50)")
+    parser.add_argument(
+        "--channel", action="append", metavar="C", help="only messages in this channel; may be repeated"
+    )
+    parser.add_argument("--type", metavar="T", help="only messages of this type")
+    parser.add_argument("--event", action="append", choices=EVENTS, help="only these events; may be repeated")
+    parser.add_argument("--since", metavar="WHEN", help="since a time (2026-11-15T06:00:00Z) or for a span (2h)")
+    options.listing(parser, 50, "only the last N (default: 50)")
 
 
 def log(call: Invocation) -> None:
@@ -150,10 +152,10 @@ def log(call: Invocation) -> None:
     for step in steps:
         _tell_step(call, step)
     if more:
-        output.note(f"only the last {args.limit} are shown; --all shows every one, --limit N so many")
+        output.note(f"only the last {args.limit} are shown; use --all, or a larger --limit N, for more")
     if not args.follow:
         if not steps and not call.json:
-            output.remark("nothing happened, of messages that are kept and fit")
+            output.remark("no events match")
         return
     _let_out()
     for change in call.room.watch(after=history.number):
@@ -197,14 +199,16 @@ def _tell_step(call: Invocation, step: LoggedStep) -> None:
 
 
 def purge_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="*", help=f"{ID_HELP}; also one that still waits, to take it back")
+    parser.add_argument("id", metavar="ID", nargs="*", help=f"{ID_HELP}; also one that still waits, to withdraw it")
     parser.add_argument("--before", metavar="WHEN", help="sent before a time (2026-11-15T06:00:00Z) or a span ago (1h)")
-    parser.add_argument("--state", choices=STATES, metavar="WORD", help=f"{STATE_HELP} (default: what is finished)")
-    parser.add_argument("--to", metavar="NAME", help="only what is addressed to this agent")
-    parser.add_argument("--channel", action="append", metavar="C", help="only in this channel; may be repeated")
-    options.flag(parser, "--all", "everything that is finished")
+    parser.add_argument("--state", choices=STATES, metavar="WORD", help=f"{STATE_HELP} (default: finished ones)")
+    parser.add_argument("--to", metavar="NAME", help="only messages to this agent")
+    parser.add_argument(
+        "--channel", action="append", metavar="C", help="only messages in this channel; may be repeated"
+    )
+    options.flag(parser, "--all", "all finished messages")
     options.flag(parser, "--dry-run", "only count what would be deleted")
-    options.flag(parser, "--yes", "delete also what is not finished, without asking")
+    options.flag(parser, "--yes", "also delete unfinished messages, without asking")
 
 
 def purge(call: Invocation) -> int:
@@ -235,7 +239,7 @@ def purge(call: Invocation) -> int:
     text = f"{deleted} message{'' if deleted == 1 else 's'} {would}deleted{f' ({counts})' if counts else ''}"
     call.tell({"deleted": 0 if args.dry_run else deleted, "states": states, "dry_run": args.dry_run}, text)
     if held and not missing:
-        output.note(f"{held} that somebody holds stay{'s' * (held == 1)}")
+        output.note(f"{held} held by a receiver {'was' if held == 1 else 'were'} kept")
     stays = _tell_missing(call, missing)
     return exit_codes.NOTHING if not (states or stays) else exit_codes.FAILED if missing else exit_codes.DONE
 
@@ -246,7 +250,7 @@ def _to_purge(call: Invocation) -> Query:
     if args.id and (args.all or any(filters)):
         raise UsageError("name messages by their ids, or by --before, --state, --to and --channel, not both")
     if not args.id and not args.all and not any(filters):
-        raise UsageError("say which messages: ids, --before, --state, --to, --channel, or --all for what is finished")
+        raise UsageError("say which messages: ids, --before, --state, --to, --channel, or --all for all finished ones")
     if args.id:
         return Query(ids=tuple(call.message_id(each) for each in args.id), limit=_PAGE)
     return Query(
@@ -260,10 +264,10 @@ def _to_purge(call: Invocation) -> Query:
 
 def _agreed(waiting: int) -> bool:
     """Whether the person at the terminal agrees; where there is none, --yes is needed."""
-    number = f"{waiting} of these messages {'is' if waiting == 1 else 'are'} not finished: nobody will get"
+    number = f"{waiting} of these messages {'is' if waiting == 1 else 'are'} not finished: no agent will get"
     number += f" {'it' if waiting == 1 else 'them'} any more"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{number}; say --yes if that is meant")
+        raise UsageError(f"{number}; add --yes to confirm")
     print(f"postroom: {number}. Delete? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -281,6 +285,6 @@ def _tell_missing(call: Invocation, ids: Iterable[str]) -> bool:
     """Say of each of these why it was not deleted. Returns whether somebody holds one."""
     kept = {id: call.room.store.get(id) for id in ids}
     for id, message in kept.items():
-        held = message is not None and f"message {id} is held by {quoted(str(message.claimed_by))}, and stays"
-        output.note(held or f"no message {id} is kept in this room")
+        held = message is not None and f"message {id} is held by {quoted(str(message.claimed_by))}, and was kept"
+        output.note(held or f"this room has no message {id}")
     return any(message is not None for message in kept.values())

@@ -33,14 +33,14 @@ def nats_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=options.count, default=3, metavar="N", help=nodes)
     hosts = "their host names, one for each server (default: all on 127.0.0.1, to try)"
     parser.add_argument("--hosts", metavar="A,B,C", help=hosts)
-    rooms = "a room, with an account of its own (default: team)"
+    rooms = "a room, which gets its own account; may be repeated (default: team)"
     parser.add_argument("--for", dest="rooms", action="append", metavar="ROOM", help=rooms)
     parser.add_argument("--dir", default="nats", metavar="DIR", help="where to write them (default: ./nats)")
     port = "for clients (default: 4222)"
     parser.add_argument("--port", type=options.count, default=CLIENT_PORT, metavar="P", help=port)
-    max_file = "what a server may keep on its disk (default: 50G)"
+    max_file = "how much a server may store on disk (default: 50G)"
     parser.add_argument("--max-file", default="50G", metavar="SIZE", help=max_file)
-    options.flag(parser, "--no-tls", "without certificates: everything can be read on the way")
+    options.flag(parser, "--no-tls", "no certificates: traffic is not encrypted")
 
 
 class ServerNode(NamedTuple):
@@ -56,10 +56,10 @@ class ServerNode(NamedTuple):
 def nats(call: Invocation) -> None:
     args = call.args
     if args.nodes not in (1, 3, 5):
-        raise UsageError(f"--nodes must be 1, 3 or 5, not {args.nodes}: a majority must be left when one is gone")
+        raise UsageError(f"--nodes must be 1, 3 or 5, not {args.nodes}: a majority must remain when one fails")
     rooms = _checked("--for", args.rooms or ["team"], _NAME)
     if not re.fullmatch(r"\d+[KMGT]?B?", args.max_file):
-        raise UsageError(f"--max-file {args.max_file!r} is not a size; write for instance 50G")
+        raise UsageError(f"--max-file {args.max_file!r} is not a size; write it like 50G")
     nodes = _nodes(args.nodes, args.hosts, args.port)
     folder = Path(args.dir).absolute()
     if folder.exists() and any(folder.iterdir()):
@@ -114,10 +114,10 @@ def server_config(
         "# for `postroom doctor --monitor`; only this machine can ask",
         f'http: "127.0.0.1:{node.monitor_port}"',
         "max_payload: 2MB",
-        "# a client that is gone without a word is noticed after a few of these",
+        "# a client that disappears is noticed after a few of these",
         'ping_interval: "10s"',
         "",
-        "# sync_interval: every change is on the disk before it is confirmed; without it a power cut takes up to two minutes",
+        "# sync_interval: every change is on the disk before it is confirmed; without it a power cut can lose up to two minutes of changes",
         "jetstream {",
         f'  store_dir: "{node.name}.data"',
         f"  max_file: {max_file}",
@@ -127,11 +127,11 @@ def server_config(
     ]
     if tls:
         lines += ["", *_tls_lines(node)]
-    lines += ["", "# One account for each room: nobody in one of them can see, or fill, another.", "accounts {"]
+    lines += ["", "# One account for each room: users of one room can neither see nor fill another.", "accounts {"]
     for room, password in passwords.items():
         lines += [
             f"  ROOM_{re.sub('[^A-Za-z0-9]', '_', room)}_{room.encode().hex()[:16]}: {{",
-            "    # over all copies; below max_file, because servers that reach that elect no leader any more",
+            "    # over all copies; below max_file, because servers that reach it can no longer elect a leader",
             f"    jetstream: {{ max_file: {account_bytes(max_file, len(nodes), len(passwords))} }}",
             f'    users: [ {{ user: "{room}", password: "{password}" }} ]',
             "  }",
@@ -204,7 +204,7 @@ authorityKeyIdentifier=keyid
 
 def _make_certificates(folder: Path, nodes: list[ServerNode]) -> None:
     if shutil.which("openssl") is None:
-        raise PostroomError("certificates are made with openssl, which is not here; install it, or say --no-tls")
+        raise PostroomError("certificates are made with openssl, which was not found; install it, or use --no-tls")
     settings, request = folder / "openssl.cnf", folder / "request.csr"
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-config", settings.name)
     days = ("-days", str(CERTIFICATE_DAYS))
@@ -250,15 +250,15 @@ def _tell(call: Invocation, folder: Path, nodes: list[ServerNode], rooms: list[s
     files = sorted(path.name for path in folder.iterdir())
     lines = [
         f"written to {folder}: {', '.join(files)}",
-        "on each host, in a copy of that folder with its own files and ca.cert (ca.key stays at home):",
+        "on each host, in a copy of that folder with its own files and ca.cert (keep ca.key to yourself):",
         *(f"  nats-server -c {node.name}.conf    # on {node.host}" for node in nodes),
         "then, wherever programs run (they need the room's .password and ca.cert):",
     ]
     for room, url in urls.items():
         lines += [f"  {shlex.join(allow[room])}", f"  postroom init --room {url}"]
     if len(urls) > 1:
-        lines.append("a user who takes part in several of these names the others' credentials in their address:")
+        lines.append("a user of more than one of these rooms puts the other rooms' credentials into their addresses:")
         lines.append("  nats://…/ROOM?user=ROOM&password_file=FILE")
-    lines.append("and look whether all is well: postroom doctor --room URL --monitor http://127.0.0.1:PORT")
+    lines.append("and check that all is well: postroom doctor --room URL --monitor http://127.0.0.1:PORT")
     shown = {"dir": str(folder), "nodes": [node._asdict() for node in nodes], "files": files}
     call.tell(shown | {"rooms": urls, "allow": allow}, *lines)

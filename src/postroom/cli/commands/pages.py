@@ -55,7 +55,7 @@ def _tell_page(call: Invocation, name: str) -> None:
 
 def _no_page(name: str, found: list[str]) -> str:
     if found:
-        return f"there are several pages {name!r}: {', '.join(found)}"
+        return f"there is more than one page {name!r}: {', '.join(found)}"
     if name in MEANT:
         return f"there is no command {name!r}; `postroom {MEANT[name]}` does that"
     known = {topic.rpartition("/")[2]: topic for topic in pages.topics()} | {word: word for word in COMMANDS}

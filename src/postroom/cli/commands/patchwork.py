@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE.pw", nargs="+", help="programs; what they import is checked with them")
-    parser.add_argument("--graph", action="store_true", help="draw who sends to whom, as Mermaid")
-    parser.add_argument("--strict", action="store_true", help="warnings fail too")
+    parser.add_argument("files", metavar="FILE.pw", nargs="+", help="programs; their imports are checked too")
+    parser.add_argument("--graph", action="store_true", help="draw which worker sends to which, as a Mermaid diagram")
+    parser.add_argument("--strict", action="store_true", help="fail on warnings too")
 
 
 def check(call: Invocation) -> int:
@@ -48,7 +48,7 @@ def _tell(found: dict[str, list[Problem]], graph: str | None) -> None:
             else:
                 write_error(problem.text())
         if graph is None and not problems:
-            output.write(f"{output.visible(file)}: nothing wrong")
+            output.write(f"{output.visible(file)}: no problems found")
     if graph is not None:
         output.write(graph.rstrip("\n"))
 
@@ -70,9 +70,9 @@ def _reading(file: str, read: Any) -> Any:
 
 def fmt_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", metavar="FILE.pw", nargs="+", help="programs, written anew in place; - for standard input"
+        "files", metavar="FILE.pw", nargs="+", help="programs, formatted in place; - for standard input"
     )
-    parser.add_argument("--check", action="store_true", help="change nothing; fail when something would change")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a file would change")
 
 
 def fmt(call: Invocation) -> int:
@@ -82,7 +82,7 @@ def fmt(call: Invocation) -> int:
     if call.json:
         output.document({"changed": changed, "unreadable": wrong})
     elif "-" not in call.args.files:
-        word = "would be written anew" if call.args.check else "written anew"
+        word = "would be reformatted" if call.args.check else "reformatted"
         for file in changed:
             output.write(f"{output.visible(file)}: {word}")
     return exit_codes.FAILED if wrong or (call.args.check and changed) else exit_codes.DONE

@@ -56,17 +56,17 @@ def pool(call: Invocation) -> int:
 def _folder(call: Invocation) -> tuple[Path | None, str]:
     """Where results are kept; or None, and why they are not. The check itself needs no room."""
     try:
-        return call.room.folder, "not kept: this room has no folder"
+        return call.room.folder, "not saved: this room has no folder"
     except RoomNotFound:
         if call.args.room or os.environ.get(URL_VARIABLE):
             raise
-        return None, "not kept: there is no room here; `postroom init` makes one"
+        return None, "not saved: there is no room here; `postroom init` makes one"
 
 
 def _phases(words: list[str]) -> list[str]:
     unknown = [word for word in words if word not in (*PHASES, "all")]
     if unknown:
-        raise exit_codes.UsageError(f"there is no phase {unknown[0]!r}; there are: {', '.join(PHASES)}, all")
+        raise exit_codes.UsageError(f"there is no phase {unknown[0]!r}; choose from {', '.join(PHASES)}, all")
     return list(PHASES) if not words or "all" in words else [name for name in PHASES if name in words]
 
 
@@ -81,7 +81,7 @@ def check(name: str) -> dict[str, Any]:
             if not missing:
                 passed, notes, metrics = run()
         except ModelMissing as error:
-            notes, missing = f"not run: {error}", "not run: there is no model"
+            notes, missing = f"not run: {error}", "not run: no model is configured"
         except Exception as error:  # noqa: BLE001  the scenario failed; the others are still of interest
             notes = f"{type(error).__name__}: {error}"
         rounded = {key: round(value, 4) for key, value in metrics.items()}
@@ -137,4 +137,4 @@ def _show(report: dict[str, Any], not_kept: str) -> None:
         for each in report["details"]
     ]
     output.table(("", "scenario", "found", "since last time"), rows, title=f"{report['phase']}: {report['pass_rate']}")
-    output.write(f"kept in {report['file']}" if report["file"] else not_kept)
+    output.write(f"saved in {report['file']}" if report["file"] else not_kept)

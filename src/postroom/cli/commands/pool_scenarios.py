@@ -143,7 +143,7 @@ def clean_shutdown() -> Finding:
         one.shutdown()
         took_ms = passed_ms(started_ns)
     return Finding(
-        took_ms < SHUTDOWN_MS, f"over after {took_ms:.1f} ms (limit {SHUTDOWN_MS:.0f})", {"latency": took_ms}
+        took_ms < SHUTDOWN_MS, f"stopped after {took_ms:.1f} ms (limit {SHUTDOWN_MS:.0f})", {"latency": took_ms}
     )
 
 
@@ -205,7 +205,7 @@ def model_spec() -> str:
     """The model that the surroundings ask for. A mock is none."""
     spec = default_spec()
     if spec.partition(":")[0] == "mock":
-        raise ModelMissing(f"{spec} is no real model; set POSTROOM_MODEL to one")
+        raise ModelMissing(f"{spec} is not a real model; set POSTROOM_MODEL to one")
     return spec
 
 
@@ -333,7 +333,7 @@ def conversation() -> Finding:
             said = message(f"turn {turn}", id=f"turn-{turn}") | {"sender_id": speaker, "hop_count": turn}
             decision: Decision = coordinator.consider(said)
             if len(decision.granted) != 1:
-                return Finding(passed=False, notes=f"nobody answered turn {turn}: {decision.outcomes}", metrics={})
+                return Finding(passed=False, notes=f"no worker answered turn {turn}: {decision.outcomes}", metrics={})
             speaker = decision.granted[0]
             turns_ms.append(passed_ms(started_ns))
     worst_ms = max(turns_ms)

@@ -24,19 +24,21 @@ class NothingReserved(PostroomError):
 
 
 def reserve_options(parser: argparse.ArgumentParser) -> None:
-    globs = "files, such as 'src/api/**'; without one: list what is reserved"
+    globs = "files, such as 'src/api/**'; without one: list all reservations"
     parser.add_argument("globs", metavar="GLOB", nargs="*", help=globs)
-    options.span(parser, "--ttl", f"it ends after that time ({TTL_S:.0f})", TTL_S)
-    options.flag(parser, "--shared", "others may reserve the same, as shared")
-    parser.add_argument("--why", metavar="TEXT", help="what you work on; those whom it keeps out get to read it")
-    options.flag(parser, "--guard", "install a git pre-commit hook that stops a commit of others' files")
-    options.flag(parser, "--check", "do the files on stdin (NUL between them) belong to others? for the hook")
+    options.span(parser, "--ttl", f"how long the reservation lasts (default: {TTL_S:.0f})", TTL_S)
+    options.flag(parser, "--shared", "let others reserve the same files, also as shared")
+    parser.add_argument("--why", metavar="TEXT", help="what you are working on; shown to agents that it keeps out")
+    options.flag(parser, "--guard", "install a git pre-commit hook that stops commits to files reserved by others")
+    options.flag(
+        parser, "--check", "for the hook: check whether others have reserved the files on stdin (separated by NUL)"
+    )
 
 
 def reserve(call: Invocation) -> int:
     args = call.args
     if args.guard + args.check + bool(args.globs) > 1:
-        raise UsageError("GLOB, --guard and --check are three different things; name one")
+        raise UsageError("use only one of GLOB, --guard and --check")
     if args.guard:
         return _say_guard(call, *guard.install(Path.cwd()))
     if args.check:
@@ -90,30 +92,32 @@ def _check(call: Invocation) -> int:
     lines = ["postroom: this commit touches files that others have reserved:"]
     lines += wrap("\n".join(map(output.visible, held)), None).split("\n") if fenced else held
     who = (
-        f"You commit as {me}." if me else "Nobody says who commits; with POSTROOM_AGENT=NAME your own are let through."
+        f"You commit as {me}."
+        if me
+        else "The committing agent is unknown; with POSTROOM_AGENT=NAME your own files are let through."
     )
-    lines += [f"{who} `postroom reserve` lists what is reserved.", "To commit all the same: git commit --no-verify"]
+    lines += [f"{who} `postroom reserve` lists what is reserved.", "To commit anyway: git commit --no-verify"]
     print("\n".join(map(output.visible, lines)), file=sys.stderr)
     return exit_codes.RESERVED
 
 
 def unreserve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("globs", metavar="GLOB", nargs="*", help="as they were reserved")
-    options.flag(parser, "--all", "everything that you have reserved")
-    options.flag(parser, "--guard", "take the git hook away again")
+    parser.add_argument("globs", metavar="GLOB", nargs="*", help="the files, as they were reserved")
+    options.flag(parser, "--all", "everything you have reserved")
+    options.flag(parser, "--guard", "remove the git hook")
 
 
 def unreserve(call: Invocation) -> int:
     args = call.args
     if bool(args.globs) + args.all + args.guard != 1:
-        raise UsageError("name the files as they were reserved, or say --all, or --guard")
+        raise UsageError("name the files as they were reserved, or use --all or --guard")
     if args.guard:
         return _say_guard(call, *guard.remove(Path.cwd()))
     dropped = call.room.unreserve(call.name, None if args.all else from_top(args.globs, Path.cwd()))
-    code = call.tell({"agent": call.name, "globs": dropped}, *(f"free again: {glob}" for glob in dropped))
+    code = call.tell({"agent": call.name, "globs": dropped}, *(f"released: {glob}" for glob in dropped))
     if not dropped and not args.all:
         missing = ", ".join(args.globs)
-        raise NothingReserved(f"{call.name} has reserved nothing like {missing}; `postroom reserve` lists all")
+        raise NothingReserved(f"{call.name} has no reservation {missing}; `postroom reserve` lists all")
     return code
 
 

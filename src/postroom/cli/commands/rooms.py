@@ -32,10 +32,12 @@ SHOWN: Final = 20
 def init_options(parser: argparse.ArgumentParser) -> None:
     folder = "where to make .postroom (default: $POSTROOM_URL, or here)"
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help=folder)
-    options.flag(parser, "--anew", "begin with an empty room where the messages of the one that was there are lost")
-    layout = "windsurf: a lead and workers, with mailboxes made of files and texts for each"
+    options.flag(parser, "--anew", "start an empty room in place of one whose messages were lost")
+    layout = "windsurf: a lead and workers, each with a mailbox of files and instructions"
     parser.add_argument("--layout", metavar="NAME", help=layout)
-    parser.add_argument("--workers", type=options.count, metavar="N", help="with --layout: so many workers (3)")
+    parser.add_argument(
+        "--workers", type=options.count, metavar="N", help="with --layout: how many workers (default: 3)"
+    )
     options.flag(parser, "--worktrees", "with --layout: a git worktree for each worker")
     options.flag(parser, "--dry-run", "with --layout: only show what would be done")
 
@@ -46,7 +48,7 @@ def init(call: Invocation) -> None:
         _init_layout(call)
         return
     if args.workers is not None or args.worktrees or args.dry_run:
-        raise UsageError("--workers, --worktrees and --dry-run go with --layout")
+        raise UsageError("--workers, --worktrees and --dry-run need --layout")
     address = args.room or _address(args.folder)
     aside, trusted = _set_aside(address) if args.anew else ([], False)
     new = is_new(parse_url(address))
@@ -65,7 +67,7 @@ def init(call: Invocation) -> None:
     if room_folder(room.url) is None:
         with suppress(OSError):  # the user that makes a room on servers by name may use it by name
             trust.allow_address(room.url, how="made")
-    left = [f"what was left of the old one is kept: {path}" for path in aside]
+    left = [f"the remains of the old room were kept: {path}" for path in aside]
     call.tell({"room": str(room.url), "kept": list(map(str, aside))}, f"the room is ready: {room.url}", *left)
 
 
@@ -82,7 +84,7 @@ def _set_aside(address: str) -> tuple[list[Path], bool]:
     try:
         return trust.set_aside(url), trusted
     except OSError as error:
-        raise RoomUnreachable(f"what is left of the room in {folder} cannot be set aside: {error}") from error
+        raise RoomUnreachable(f"the remains of the room in {folder} cannot be moved aside: {error}") from error
 
 
 def _init_layout(call: Invocation) -> None:
@@ -91,7 +93,7 @@ def _init_layout(call: Invocation) -> None:
     args = call.args
     workers = args.workers or 3
     if args.layout not in LAYOUTS:
-        raise UsageError(f"there is no layout {args.layout!r}; there is: {', '.join(LAYOUTS)}")
+        raise UsageError(f"there is no layout {args.layout!r}; choose from {', '.join(LAYOUTS)}")
     if workers > MAX_WORKERS:
         raise UsageError(f"--workers must be at most {MAX_WORKERS}, not {workers}")
     root = Path(args.folder or ".").absolute()
@@ -107,7 +109,7 @@ def _init_layout(call: Invocation) -> None:
     would = "would " if args.dry_run else ""
     lines = [f"{would}{step.word:<6} {step.path}" for step in steps]
     if not steps and not new:
-        lines.append("everything is there already; there is nothing to do")
+        lines.append("everything is already there; nothing to do")
     if not args.dry_run:
         lines.append(f"the room is ready: {layout.url}")
         lines.append("start a session in its role: postroom as worker-1 -- COMMAND...")
@@ -119,7 +121,7 @@ def _init_layout(call: Invocation) -> None:
 def _made(call: Invocation, layout: Layout, steps: list[Step]) -> list[str]:
     """Make what is missing; returns the agents that are new. A room with tokens takes them in from a person alone."""
     room = call.make_room(layout.address.with_secrets())
-    call.must_be_person("take agents into the room")
+    call.must_be_person("add agents to the room")
     new = layout.enter(room)
     for step in steps:
         step.make()
@@ -162,13 +164,13 @@ def _own_address(place: Path) -> str:
 
 def requeue_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", nargs="*", help=ID_HELP)
-    options.flag(parser, "--all", "every dead message of the room")
+    options.flag(parser, "--all", "every dead message in the room")
 
 
 def requeue(call: Invocation) -> int:
     args, room = call.args, call.room
     if bool(args.id) == args.all:
-        raise UsageError("name the messages to put back, or say --all")
+        raise UsageError("name the messages to put back, or use --all")
     call.must_be_person("put messages back")
     ids = (
         [letter.id for letter in room.peek(state="dead", limit=options.NO_LIMIT, order="oldest")]
@@ -202,13 +204,13 @@ def requeue(call: Invocation) -> int:
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
-    since = "a time (2026-11-15T06:00:00Z), a span (2h) or a number of the feed"
+    since = "a time (2026-11-15T06:00:00Z), a span (2h) or a position in the feed"
     parser.add_argument("--since", required=True, metavar="WHEN", help=since)
-    parser.add_argument("--channel", metavar="C", help="only what lay there")
-    parser.add_argument("--to", metavar="NAME", help="only what was addressed to this agent")
+    parser.add_argument("--channel", metavar="C", help="only messages that were in this channel")
+    parser.add_argument("--to", metavar="NAME", help="only messages that were sent to this agent")
     many = parser.add_mutually_exclusive_group()
-    many.add_argument("--limit", type=options.count, metavar="N", help="only the oldest so many")
-    options.flag(many, "--all", f"also more than {MANY}, of which none is sent otherwise")
+    many.add_argument("--limit", type=options.count, metavar="N", help="only the oldest N")
+    options.flag(many, "--all", f"allow more than {MANY}; without it, none of so many is sent")
     options.flag(parser, "--dry-run", "send nothing; print the ids of the messages that would be sent again")
 
 
@@ -230,7 +232,7 @@ def replay(call: Invocation) -> int:
     else:
         call.tell({"ids": ids, "found": found, "sent": sent, "dry_run": args.dry_run}, *ids)
     if not found:
-        output.note("nothing was kept since then that fits")
+        output.note("no messages kept since then match")
     elif progress.interrupted:
         output.note(f"interrupted: {sent} of {found} sent again")
     else:
@@ -262,7 +264,7 @@ class _Progress:
         args = self._args
         if found > MANY and not (args.limit or args.all or args.dry_run):
             raise UsageError(
-                f"{found} messages fit, and so many are sent again only with --all, or --limit N for the oldest; "
+                f"{found} messages match; to send so many again, add --all, or --limit N for the oldest; "
                 "nothing was sent (--dry-run shows which they are)"
             )
         self.found = found
@@ -299,7 +301,7 @@ def _since(text: str, now_ms: int) -> int | str:
     if text.isdecimal():
         if len(text) > options.MAX_DIGITS:
             most = options.MAX_DIGITS
-            raise UsageError(f"--since {text!r} is no number of the feed: those have at most {most} digits")
+            raise UsageError(f"--since {text!r} is not a position in the feed: those have at most {most} digits")
         return int(text)
     with suppress(ValueError):
         return iso(from_iso(text))
@@ -310,4 +312,4 @@ def _since(text: str, now_ms: int) -> int | str:
             f"--since {text!r} is neither a time (2026-11-15T06:00:00Z), a span (10s, 5m, 2h, 1d) nor a number"
         ) from None
     except (ValueError, OverflowError):
-        raise UsageError(f"--since {text!r} is longer ago than there are years") from None
+        raise UsageError(f"--since {text!r} is too long ago") from None

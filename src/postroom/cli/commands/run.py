@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 def run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.pw", help="the program")
     parser.add_argument(
-        "words", metavar="WORKER ARG=VALUE", nargs="*", help="what to start (`main` unless named), and its arguments"
+        "words", metavar="WORKER ARG=VALUE", nargs="*", help="the worker to start (default: `main`), and its arguments"
     )
-    parser.add_argument("--model", metavar="SPEC", help="the language model for think; else $POSTROOM_MODEL")
-    parser.add_argument("--human", metavar="NAME", help="the agent who answers ask; else whoever sits at the terminal")
-    parser.add_argument("--record", metavar="FILE", help="write every prompt and its answer to a file")
-    parser.add_argument("--replay", metavar="FILE", help="answer prompts from such a file; no model is needed then")
+    parser.add_argument("--model", metavar="SPEC", help="the language model for `think` (default: $POSTROOM_MODEL)")
     parser.add_argument(
-        "--command-timeout", metavar="SPAN", type=options.seconds, help="end a command that takes longer"
+        "--human", metavar="NAME", help="the agent that answers `ask` (default: the person at the terminal)"
+    )
+    parser.add_argument("--record", metavar="FILE", help="write every prompt and its answer to a file")
+    parser.add_argument("--replay", metavar="FILE", help="answer prompts from such a file, without a model")
+    parser.add_argument(
+        "--command-timeout", metavar="SPAN", type=options.seconds, help="stop a command that takes longer"
     )
     parser.add_argument("--answer-timeout", metavar="SPAN", type=options.seconds, help="how long an answer may take")
 

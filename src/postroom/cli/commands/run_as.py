@@ -33,8 +33,8 @@ PASSED_ON: Final = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR
 
 def run_as_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "postroom as [-h] [--room URL] [--here] NAME -- COMMAND..."
-    options.flag(parser, "--here", "start it here, also when the agent has a worktree of its own")
-    parser.add_argument("agent", metavar="NAME", help="who the program is")
+    options.flag(parser, "--here", "start it here, even if the agent has its own worktree")
+    parser.add_argument("agent", metavar="NAME", help="the agent that the program acts as")
     parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
 
 
@@ -46,7 +46,7 @@ def run_as(call: Invocation) -> int:
     room = call.room
     if trust.judge_url(room.url).why:
         what = place_of(room.url) or room.url.without_secrets()
-        output.note(f"hooks and MCP servers leave this room alone until you allow it: postroom allow {what}")
+        output.note(f"hooks and MCP servers ignore this room until you allow it: postroom allow {what}")
     with _token_for(call, args.agent) as token:
         return _run_with(call, room, {**os.environ, **token})
 

@@ -22,7 +22,7 @@ def session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help="the session, for show and stop")
     options.span(parser, "--older-than", "for clean: 10s, 5m, 2h, 7d (default: 7d)", WEEK_S, metavar="SPAN")
     options.span(parser, "--grace", "for stop: seconds before workers are killed", 2.0)
-    options.listing(parser, None, "for list: at most so many, the newest (default: all)", action="for list: ")
+    options.listing(parser, None, "for list: at most N, newest first (default: all)", action="for list: ")
 
 
 def session(call: Invocation) -> int | None:
@@ -78,12 +78,12 @@ def _stop(call: Invocation) -> int:
     after = report.report(room.gateway, id).info
     said = f"session {id} is stopped" + ("" if gone else "; some of its workers still run")
     if before.state in (report.FAILED, report.ENDED):
-        said = f"session {id} was over already: it had {before.state}"
+        said = f"session {id} had already ended ({before.state})"
     call.tell(report.info_dict(after) | {"workers_gone": gone}, said)
     return exit_codes.DONE if gone else exit_codes.FAILED
 
 
 def _clean(call: Invocation) -> None:
-    call.must_be_person("clear sessions away")
+    call.must_be_person("remove sessions")
     ids = report.clean(call.room.gateway, call.args.older_than)
-    call.tell({"ids": ids}, f"{len(ids)} session{'s' * (len(ids) != 1)} cleared away")
+    call.tell({"ids": ids}, f"{len(ids)} session{'s' * (len(ids) != 1)} removed")

@@ -20,11 +20,11 @@ ACTIONS: Final = ("add", "revoke", "list", "recover")
 def agent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="add, revoke, list or recover")
     parser.add_argument("agent", metavar="NAME", nargs="?", help="the agent, for all but list")
-    options.flag(parser, "--human", "for add: a person holds it; only such may write as one")
+    options.flag(parser, "--human", "for add: the token is for a person; only such a token may write as a person")
     file = "for add and recover: write the token to a new file that only you can read"
     parser.add_argument("--file", metavar="PATH", help=file)
-    options.flag(parser, "--all", "for revoke: every token, and names are believed again; instead of NAME")
-    options.flag(parser, "--lost", "for recover: persons have tokens, and nobody has them any more; they are revoked")
+    options.flag(parser, "--all", "for revoke: every token, instead of NAME; names are then no longer checked")
+    options.flag(parser, "--lost", "for recover: every person's token is lost; they are revoked")
 
 
 def agent(call: Invocation) -> int | None:
@@ -33,11 +33,11 @@ def agent(call: Invocation) -> int | None:
         needs = "needs the NAME of an agent" if args.agent is None else "takes no NAME"
         raise UsageError(f"`postroom agent {args.action}{' --all' * args.all}` {needs}")
     if args.all and args.action != "revoke":
-        raise UsageError("--all goes with `postroom agent revoke`")
+        raise UsageError("--all is for `postroom agent revoke`")
     if (args.human and args.action != "add") or (args.file and args.action not in ("add", "recover")):
-        raise UsageError("--human goes with `postroom agent add`, and --file with add and recover")
+        raise UsageError("--human is for `postroom agent add`, and --file for add and recover")
     if args.lost and args.action != "recover":
-        raise UsageError("--lost goes with `postroom agent recover`")
+        raise UsageError("--lost is for `postroom agent recover`")
     step: Callable[[Invocation], int | None] = globals()[f"_{args.action}"]
     return step(call)
 
@@ -48,7 +48,7 @@ def _must_be_allowed(call: Invocation) -> None:
     if tokens.token_in(os.environ) is None and tokens.has_tokens(gateway):
         tokens.record_refusal(gateway, DOOR, f"to {call.args.action} tokens", None)
         if not tokens.has_person(gateway):
-            raise IdentityRefused(f"this room has tokens, and no person has one that still counts: {tokens.RECOVERS}")
+            raise IdentityRefused(f"this room has tokens, and no person has a valid one: {tokens.RECOVERS}")
     call.must_be_person("make or revoke tokens")
 
 
@@ -69,14 +69,14 @@ def _recover(call: Invocation) -> None:
 def _must_be_confirmed(name: str) -> None:
     """An agent that runs commands has no terminal, as a rule; a person says so again."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("--lost is for a person at a terminal, who is asked once more")
+        raise UsageError("--lost needs a person at a terminal, who is asked to confirm")
     sys.stderr.write(
         f"This revokes every person's token of this room and makes a new one for {output.visible(name)}.\n"
     )
-    sys.stderr.write("Type that name to go on: ")
+    sys.stderr.write("Type that name to continue: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() != name:
-        raise IdentityRefused("that is another name; nothing was changed")
+        raise IdentityRefused("the name does not match; nothing was changed")
 
 
 def _make(call: Invocation, human: bool, make: Callable[[], str]) -> None:
@@ -98,7 +98,7 @@ def _make(call: Invocation, human: bool, make: Callable[[], str]) -> None:
         output.note(f"set {tokens.TOKEN_FILE_VARIABLE} to that path")
     elif not call.json:
         output.note(
-            f"shown this once; give it to {args.agent} as {tokens.TOKEN_VARIABLE}. "
+            f"it is shown only once; give it to {args.agent} as {tokens.TOKEN_VARIABLE}. "
             "From now on every command that speaks in this room needs a token"
         )
 
@@ -113,7 +113,7 @@ def _new_file(path: str) -> int:
     try:
         return os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UsageError(f"{place} is there already; name a new file, no token was made") from None
+        raise UsageError(f"{place} already exists; name a new file. No token was made") from None
 
 
 def _revoke(call: Invocation) -> int:
@@ -123,7 +123,7 @@ def _revoke(call: Invocation) -> int:
         by = call.credential.agent if call.credential is not None else ""
         count = tokens.switch_off(gateway, by, os.getuid())
         revoked = f"{count} token{'s' * (count != 1)} revoked"
-        said = [f"{revoked}: this room has none any more, and every name is believed"]
+        said = [f"{revoked}: this room has none left, and names are not checked"]
     else:
         count = tokens.revoke_tokens(gateway, name)
         said = [f"{count} token{'s' * (count > 1)} of {name} revoked"] if count else []
@@ -148,12 +148,12 @@ def _list(call: Invocation) -> None:
         )
         return
     rows = [(e.id, e.agent, "human" if e.human else "", e.made_at, e.revoked_at or "") for e in found]
-    none = "this room has no tokens: every name is believed"
+    none = "this room has no tokens: names are not checked"
     output.table(("token", "agent", "", "made", "revoked"), rows, empty=none)
     call.tell_count(len(found), len(found))
     if found and not tokens.has_person(gateway):
-        output.note(tokens.nobody_comes_in(gateway) or f"no person has a token that still counts; {tokens.RECOVERS}")
+        output.note(tokens.nobody_comes_in(gateway) or f"no person has a valid token; {tokens.RECOVERS}")
     if refused:
         output.write("")
-        claims = [(e.time, e.door, e.claimed, e.real or "nobody known") for e in refused[-10:]]
+        claims = [(e.time, e.door, e.claimed, e.real or "unknown") for e in refused[-10:]]
         output.table(("refused", "door", "claimed", "was"), claims, title=f"{count} refused; the newest")

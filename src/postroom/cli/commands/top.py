@@ -26,10 +26,10 @@ _KEYS_S: Final = 0.1
 
 
 def top_options(parser: argparse.ArgumentParser) -> None:
-    options.flag(parser, "--once", "write one picture and end, as it does without a terminal")
-    idle = "when nothing happens there is one a second"
+    options.flag(parser, "--once", "print one snapshot and exit, as it does without a terminal")
+    idle = "once a second when nothing happens"
     options.span(
-        parser, "--interval", f"at most one picture in that time (default: {INTERVAL_S:g}); {idle}", INTERVAL_S
+        parser, "--interval", f"redraw at most once in this time (default: {INTERVAL_S:g}); {idle}", INTERVAL_S
     )
 
 

@@ -29,13 +29,13 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def web_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=port, metavar="P", help="the port; else 7678, or any that is free")
-    options.flag(parser, "--no-open", "only print the address; open no browser")
-    host = f"listen there (default: {LOOPBACK}, this machine alone)"
+    parser.add_argument("--port", type=port, metavar="P", help="the port (default: 7678, or any free one)")
+    options.flag(parser, "--no-open", "only print the address; do not open a browser")
+    host = f"listen on this address (default: {LOOPBACK}, this machine only)"
     parser.add_argument("--host", default=LOOPBACK, metavar="ADDRESS", help=host)
-    file = "keep the page's token in FILE, so that it stays the same; else $POSTROOM_WEB_TOKEN_FILE, else a new one"
+    file = "keep the page's token in FILE, so that it stays the same (default: $POSTROOM_WEB_TOKEN_FILE, or a new token at each start)"
     parser.add_argument("--token-file", metavar="FILE", help=file)
-    name = "another name by which browsers may call this server"
+    name = "another host name that browsers may use for this server"
     parser.add_argument("--name", action="append", default=[], dest="names", metavar="HOST", help=name)
 
 
@@ -69,7 +69,7 @@ def _serve(call: Invocation) -> int:
             about = {"address": address, "url": url, "token": token, "port": sock.getsockname()[1]}
             output.document({**about, "room": str(room.url)})
         else:
-            output.write(f"The room {output.visible(str(room.url))} is at\n\n    {address}\n\nCtrl-C ends it.")
+            output.write(f"The room {output.visible(str(room.url))} is at\n\n    {address}\n\nPress Ctrl-C to stop.")
             sys.stdout.flush()  # also into a pipe: the address is of use only while the page is there
         serving = {"name": name, "who": who, "names": call.args.names}
         ended_by = server.serve(room, sock, token, **serving, began=lambda _: open_it())

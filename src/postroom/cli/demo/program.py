@@ -26,14 +26,14 @@ _SHOWN: Final = re.compile(r"^worker |self\.|\$[ (]")
 def play(room: Room, tell: Callable[[str], None], *, quiet: bool) -> Any:
     """Run the program in a room, and show what it does. Returns its result."""
     program, _ = checked_program(PROGRAM)
-    tell("A program in Patchwork: three workers, each to be a process of its own, and the mailboxes between them.")
+    tell("A Patchwork program: three workers, each in its own process, and the mailboxes between them.")
     if not quiet:
         output.write("\n".join(source_lines(PROGRAM.read_text(encoding="utf-8"))) + "\n")
     began_ns = room.clock.steady_ns()
     result = Run(program, Settings(show=not quiet), room.url.with_secrets()).start(None, [])
     took_s = (room.clock.steady_ns() - began_ns) / 1e9
     lines = ", ".join(f"{found['file']} {found['lines']}" for found in result["results"])
-    tell(f"It ran ({took_s:.1f} s): the analyzer counted lines ({lines}), the reporter heard of each.")
+    tell(f"It ran ({took_s:.1f} s): the analyzer counted lines ({lines}), the reporter was told about each.")
     return result
 
 

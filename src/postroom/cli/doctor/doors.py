@@ -18,9 +18,9 @@ from . import FAIL, OK, WARN, Check
 #: A program gets this long to say what it thinks of our door, in seconds.
 PATIENCE_S: Final = 30.0
 
-NO_TOOLS: Final = "the server with the tools cannot start: the package mcp is missing"
-NO_HOME: Final = "nobody knows the home folder: HOME is not set, and the system has no entry for this user"
-SET_HOME: Final = "set HOME to a folder of yours"
+NO_TOOLS: Final = "the MCP server cannot start: the package mcp is missing"
+NO_HOME: Final = "there is no home folder: HOME is not set, and the system has no entry for this user"
+SET_HOME: Final = "set HOME to one of your folders"
 
 
 def has_tools() -> bool:
@@ -55,7 +55,7 @@ JUDGES: Final = {
 def doors(project: Path, home: Path | None) -> Iterator[Check]:
     """One check for each installed door; nothing when there is none."""
     if home is None:
-        yield Check("home", WARN, f"{NO_HOME}; agent programs cannot be looked at", SET_HOME)
+        yield Check("home", WARN, f"{NO_HOME}; agent programs cannot be checked", SET_HOME)
         return
     for host in HOSTS:
         for scope in plans.SCOPES:
@@ -81,7 +81,7 @@ def _door(wish: plans.Wish) -> Check:
     judge = JUDGES.get(wish.host)
     program = shutil.which(judge.program) if judge is not None else None
     if judge is None or program is None:
-        not_asked = "; the program is not here to ask" if judge else ""
+        not_asked = "; the program was not found, so it was not asked" if judge else ""
         return Check(name, OK, f"installed ({wish.scope}){not_asked}")
     return _judged(name, wish, judge, program)
 
@@ -105,5 +105,5 @@ def _judged(name: str, wish: plans.Wish, judge: HostProbe, program: str) -> Chec
     if done.returncode == 0 and all(word in said for word in judge.has):
         return Check(name, OK, f"installed ({wish.scope}); {judge.program} accepts it")
     words = " ".join(["", *judge.words(wish)])
-    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it printed nothing")
     return Check(name, FAIL, f"{judge.program} does not accept it: {last[:200]}", f"`{judge.program}{words}` says more")

@@ -58,14 +58,14 @@ def sqlite() -> Check:
     version = sqlite_version()
     if sqlite_is_safe(version):
         return Check("sqlite", OK, f"version {version}")
-    says = f"version {version} can lose commits of a write-ahead log"
+    says = f"version {version} can lose commits from its write-ahead log"
     return Check("sqlite", FAIL, says, "install apsw 3.51.3 or newer")
 
 
 def descriptors() -> Check:
     """Whether this process may open enough files: a waiting thread takes one, a connection three."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    says = "no limit" if soft == resource.RLIM_INFINITY else f"a process may open {soft}"
+    says = "no limit" if soft == resource.RLIM_INFINITY else f"a process may open {soft} files"
     if soft == resource.RLIM_INFINITY or soft >= MIN_DESCRIPTORS:
         return Check("descriptors", OK, says)
     return Check("descriptors", WARN, says, "raise it before you start many agents in one process: ulimit -n 1024")
@@ -83,7 +83,7 @@ def find(named: str | None) -> tuple[str | None, list[Check]]:
     try:
         found = trust.find_room(here)
     except RoomNotAllowed as error:
-        return None, [*passed, Check("room", FAIL, str(error), "look at what it is, then: postroom allow")]
+        return None, [*passed, Check("room", FAIL, str(error), "check what it is, then: postroom allow")]
     if found is None:
         places = ", ".join(str(place) for place in search_places(here))
         says = f"none was found; looked at ${URL_VARIABLE} (not set), {places}"
@@ -97,7 +97,7 @@ def _passed_over(here: Path) -> Iterator[Check]:
     if os.environ.get(URL_VARIABLE):
         return
     for place, owner in trust.passed_over(here).items():
-        says = f"{place} belongs to user {owner} and was passed over"
+        says = f"{place} belongs to user {owner} and was skipped"
         yield Check("other room", WARN, says, f"name it if you trust it: --room {address_of(place)}")
 
 
@@ -116,16 +116,16 @@ def rights(folder: Path) -> Check:
         parts = [path for path in folder.iterdir() if path.name.startswith(DATABASE)]
         open_to_others = [path for path in (folder, *parts) if path.stat().st_mode & 0o077]
     except OSError as error:
-        return Check("rights", FAIL, f"{folder} cannot be looked at: {error.strerror}", "check who owns it")
+        return Check("rights", FAIL, f"{folder} cannot be read: {error.strerror}", "check who owns it")
     mode = f"{stat.S_IMODE(about.st_mode):04o}"
     if not os.access(folder, os.W_OK | os.X_OK):
         says = f"{folder} (user {about.st_uid}, mode {mode}) cannot be written: {why_unwritable(folder)}"
-        return Check("rights", FAIL, says, "it can be looked at; to write, work as its owner, or choose another room")
+        return Check("rights", FAIL, says, "it can be read; to write, run as its owner, or choose another room")
     if about.st_uid != os.geteuid():
         says = f"{folder} belongs to user {about.st_uid}, and you are {os.geteuid()}"
-        return Check("rights", WARN, says, "processes of several users in one room need a server between them")
+        return Check("rights", WARN, says, "to share a room between users, use a NATS server")
     if open_to_others:
-        says = "others on this machine can get at " + ", ".join(path.name for path in open_to_others)
+        says = "others on this machine can access " + ", ".join(path.name for path in open_to_others)
         return Check("rights", WARN, says, f"close it: chmod -R go= '{folder}'")
     return Check("rights", OK, f"yours alone (mode {mode})")
 
@@ -137,10 +137,10 @@ def tracked(folder: Path) -> Check:
     try:
         names = tracked_of_room(own, RoomUrl("files" if files else "sqlite", str(folder), {}))
     except UnreadableIndex as error:
-        return Check("git", WARN, f"whether it tracks the room cannot be told: {error}", "look with git ls-files")
+        return Check("git", WARN, f"cannot tell whether it tracks the room: {error}", "check with git ls-files")
     if names:
-        says = f"git tracks {', '.join(names[:NAMED])} in {own}, so each pull could bring other messages"
-        return Check("git", FAIL, says, f"take it out: git rm -r --cached {FOLDER}")
+        says = f"git tracks {', '.join(names[:NAMED])} in {own}, so any pull could change the room's messages"
+        return Check("git", FAIL, says, f"untrack it: git rm -r --cached {FOLDER}")
     return Check("git", OK, "tracks nothing of the room")
 
 
@@ -151,9 +151,9 @@ def file_system(folder: Path) -> Check:
         says = f"{kind} is a network file system, where SQLite's locks do not hold"
         return Check("file system", FAIL, says, "put the room on a local disk")
     if kind in FLEETING:
-        says = f"{kind}: what is stored there lasts {FLEETING[kind]}"
+        says = f"{kind}: files there last only {FLEETING[kind]}"
         return Check("file system", WARN, says, f"for messages that must last, put {FOLDER} on a disk")
-    return Check("file system", OK, kind or "of a kind that this system does not tell")
+    return Check("file system", OK, kind or "its type is unknown on this system")
 
 
 def space(folder: Path) -> Check:
@@ -162,9 +162,9 @@ def space(folder: Path) -> Check:
     free_bytes = disk.f_bavail * disk.f_frsize
     says = f"{free_bytes / 1024**3:.1f} GB free"
     if disk.f_files and not disk.f_favail:
-        return Check("disk", FAIL, "no file can be made any more: its inodes are used up", "remove files")
+        return Check("disk", FAIL, "no more files can be created: the disk is out of inodes", "remove files")
     if free_bytes < LITTLE_BYTES:
-        return Check("disk", FAIL, f"{free_bytes / 1024**2:.0f} MB free", "make room: sends will fail soon")
+        return Check("disk", FAIL, f"{free_bytes / 1024**2:.0f} MB free", "free some space: sends will fail soon")
     if free_bytes < ENOUGH_BYTES:
-        return Check("disk", WARN, says, "make room, or keep less: keep_bytes, keep_count and keep_s of the room")
+        return Check("disk", WARN, says, "free some space, or keep less: keep_bytes, keep_count and keep_s of the room")
     return Check("disk", OK, says)

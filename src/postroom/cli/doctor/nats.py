@@ -49,12 +49,14 @@ def copies(report: dict[str, Any]) -> Check:
     wanted = int(report["copies"])
     others: list[dict[str, Any]] = report["others"]
     if wanted == 1:
-        says = "one copy: the room is gone with that server's disk, and stands still while it is down"
+        says = "one copy: the room is lost with that server's disk, and unavailable while the server is down"
         return Check("copies", WARN, says, "run three servers (`postroom nats config --nodes 3`)")
     late = [str(each["name"]) for each in others if not each.get("current") or each.get("offline")]
     says = f"{wanted} copies; {report['leader']} leads"
     if report["leader"] is None or 1 + len(others) - len(late) <= wanted // 2:
-        return Check("copies", FAIL, f"{wanted} copies, and no majority of them is there", "start the other servers")
+        return Check(
+            "copies", FAIL, f"{wanted} copies, but no majority of them is reachable", "start the other servers"
+        )
     if late:
         advice = "start it, or wait until it has caught up"
         return Check("copies", WARN, f"{says}; not current: {', '.join(late)}", advice)
@@ -65,10 +67,10 @@ def settings(report: dict[str, Any]) -> Check:
     """Whether the room's stream still is as Postroom made it."""
     wrong = [f"{name} is {there!r} instead of {wanted!r}" for name, (there, wanted) in report["differences"].items()]
     if wrong:
-        advice = "somebody changed the stream; set it back with `nats stream edit`, or messages may be dropped"
+        advice = "the stream was changed; set it back with `nats stream edit`, or messages may be dropped"
         return Check("stream", FAIL, "; ".join(wrong), advice)
     size_mb = report["bytes"] / 1024**2
-    return Check("stream", OK, f"as it was made; {report['entries']} entries, {size_mb:.1f} MB")
+    return Check("stream", OK, f"unchanged; {report['entries']} entries, {size_mb:.1f} MB")
 
 
 def storage(report: dict[str, Any]) -> Check:
@@ -82,7 +84,7 @@ def storage(report: dict[str, Any]) -> Check:
     if report["copies"] == 1:
         return Check("storage", OK, "bounded by the server's max_file; sends are refused when that is reached")
     says = (
-        "the room's account has no limit, and servers of a cluster that reach their max_file elect no leader any more"
+        "the room's account has no limit, and clustered servers that reach their max_file can no longer elect a leader"
     )
     return Check("storage", WARN, says, "give it one: jetstream: { max_file: … }, as `postroom nats config` writes it")
 
@@ -93,7 +95,7 @@ def clock(report: dict[str, Any]) -> Check:
     says = f"{abs(apart_s):.3f} s between this machine's clock and the server's"
     if abs(apart_s) <= CLOCK_APART_S:
         return Check("server clock", OK, says)
-    advice = "let NTP set both; leases follow the servers' time, but the times that ledgers show do not"
+    advice = "use NTP on both; leases follow the servers' time, but the times that ledgers show do not"
     return Check("server clock", WARN, says, advice)
 
 
@@ -103,13 +105,13 @@ def distance(report: dict[str, Any]) -> Check:
     says = f"the leader answers in {took_ms:.1f} ms"
     if took_ms <= SLOW_MS:
         return Check("distance", OK, says)
-    return Check("distance", WARN, says, "every send, claim and ack takes at least this long: is a server near?")
+    return Check("distance", WARN, says, "every send, claim and ack takes at least this long: use a nearer server")
 
 
 def sync(monitors: Sequence[str]) -> Check:
     """Whether changes are on the disk before they are confirmed. Only a server's monitoring port tells."""
     if not monitors:
-        says = "clients cannot see whether changes are on the disk before they are confirmed"
+        says = "clients cannot tell whether changes are on disk before they are confirmed"
         advice = "ask each server's monitoring port: postroom doctor --monitor http://HOST:8222"
         return Check("sync", WARN, says, advice)
     without, unreachable = [], []
@@ -122,9 +124,11 @@ def sync(monitors: Sequence[str]) -> Check:
     if unreachable:
         return Check("sync", FAIL, f"no answer from {', '.join(unreachable)}", "is that the server's `http` port?")
     if without:
-        says = f"{', '.join(without)}: what is confirmed may be in memory for two minutes, and a power cut takes it"
+        says = (
+            f"{', '.join(without)}: confirmed changes may be only in memory for two minutes, and a power cut loses them"
+        )
         return Check("sync", FAIL, says, _ADVICE_SYNC)
-    return Check("sync", OK, "every change is on the disk before it is confirmed")
+    return Check("sync", OK, "every change is on disk before it is confirmed")
 
 
 def _sync_always(monitor: str) -> bool:

@@ -55,31 +55,31 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
 def layout(store: Any) -> Check:
     """The layout, and whether copies of the room in older ones are still kept."""
     number, path = store.layout()
-    kept = f"; kept by an upgrade, to be removed when all is well: {some(found)}" if (found := copies(path)) else ""
+    kept = f"; kept by an upgrade, remove when all is well: {some(found)}" if (found := copies(path)) else ""
     return Check("layout", OK, f"version {number}{kept}")
 
 
 def integrity(store: Any, limit_s: float) -> Check:
-    """Whether the file is whole, as far as it can be read in that time."""
+    """Whether the file passes its integrity check, as far as it can be read in that time."""
     try:
         faults = store.faults(limit_s)
     except RoomError as error:
         faults = [str(error)]
     if faults is None:
-        says = f"nothing wrong in what could be read in {limit_s:g} s; the rest was not looked at"
-        return Check("integrity", WARN, says, "look at all of it: postroom doctor --integrity 10m")
+        says = f"no errors in what could be read in {limit_s:g} s; the rest was not checked"
+        return Check("integrity", WARN, says, "check all of it: postroom doctor --integrity 10m")
     if faults:
         advice = "stop the processes that use the room, keep a copy of its folder, then restore or remove it"
         return Check("integrity", FAIL, f"damaged: {'; '.join(faults[:NAMED])}", advice)
-    return Check("integrity", OK, "the file is whole")
+    return Check("integrity", OK, "the file passes its integrity check")
 
 
 def wake_up(stats: Stats) -> Check:
     """How waiting receivers are woken."""
     kind = str(stats.store.get("wake_up", "the store's own"))
     if kind.startswith("watching"):
-        says = f"{kind}: whoever waits looks a hundred times a second"
-        advice = "put the room where sockets and shared memory work; nothing is lost meanwhile"
+        says = f"{kind}: waiting processes poll a hundred times a second"
+        advice = "put the room where sockets and shared memory work; no messages are lost until then"
         return Check("wake-up", WARN, says, advice)
     return Check("wake-up", OK, kind)
 
@@ -91,19 +91,21 @@ def liveness(room: Room, stats: Stats) -> Check:
     unseen = {p for a in room.agents() for p in a.processes if room.store.process_alive(p) is None}
     if unseen:
         says = f"by {judged_by}; {len(unseen)} in this room cannot be seen from here: {some(sorted(unseen))}"
-        return Check("liveness", WARN, says, "nothing of theirs is taken: it is free when its lease ends")
+        return Check(
+            "liveness", WARN, says, "their messages are not taken from them: each is released when its lease ends"
+        )
     if judged_by == BY_LOCKS and sees_processes():
-        return Check("liveness", OK, "by locks, in whatever container a process runs")
+        return Check("liveness", OK, "by locks, even across containers")
     if judged_by == BY_LOCKS and not LINUX:
-        says = "by locks; `ps` is missing, so programs that do not use the room cannot be seen"
+        says = "by locks; `ps` is missing, so programs outside the room cannot be seen"
         return Check("liveness", WARN, says, "install ps")
     if judged_by == BY_LOCKS:
-        says = "by locks; /proc does not show this pid namespace, so programs that do not use the room cannot be seen"
+        says = "by locks; /proc does not show this pid namespace, so programs outside the room cannot be seen"
         return Check("liveness", WARN, says, "let the sandbox mount its own /proc (bwrap --proc /proc)")
     if judged_by == BY_PIDS:
-        says = "by pid and start time; processes of other pid namespaces or machines by their heartbeats alone"
+        says = "by pid and start time; processes in other pid namespaces or on other machines only by their heartbeats"
         return Check("liveness", OK, says) if pids_will_do else Check("liveness", WARN, says, "put it on a local disk")
-    says = "by heartbeats alone: what a process that dies holds is free when its lease ends, not sooner"
+    says = "by heartbeats only: messages of a process that dies are released when their leases end, not sooner"
     sees = "let the sandbox mount its own /proc" if LINUX else "install ps"
     return Check("liveness", WARN, says, f"put the room on a local disk, and {sees}")
 
@@ -115,7 +117,7 @@ def log_size(stats: Stats) -> Check:
     says = f"{size / 1024**2:.1f} MB" + (f"; the room is open in process {some(users)}" if users else "")
     if size <= MAX_WAL_BYTES:
         return Check("log", OK, says)
-    advice = "somebody reads for very long, so that the log cannot be folded back: end that reader (the sqlite3 shell?)"
+    advice = "a long read keeps the log from being folded back into the file: end that reader (the sqlite3 shell?)"
     return Check("log", WARN, says, advice)
 
 
@@ -150,7 +152,7 @@ def claims(store: Any, now_ms: int) -> Check:
         elif owner is None and now_ms - since_ms > AGENT_LEASE_S * 500:
             by_time.append(told)
     if left:
-        advice = "the next `receive`, or any open agent within seconds, takes them up; start a receiver"
+        advice = "the next `receive`, or any open agent within seconds, takes them over; start a receiver"
         says = f"{len(left)} left behind by a receiver that is late or gone: {some(left)}"
         return Check("claims", WARN, says, advice)
     if by_time:
@@ -164,14 +166,16 @@ def names_proved(room: Room, now_ms: int) -> Check:
     found = [token for token in tokens.tokens(room.gateway) if token.revoked_at is None]
     proved, persons = tokens.has_tokens(room.gateway), sum(token.human for token in found)
     deeds = tokens.deeds(room.gateway)
-    says = f"{len(found)} tokens, {persons} of them of a person" if proved else "none: names are believed"
+    says = f"{len(found)} tokens, {persons} of them for people" if proved else "none: names are not checked"
     told = [f"{deed.what} {ago(deed.time_ms, now_ms)} by user {deed.uid} ({deed.agent})" for deed in deeds]
     says += f"; {some(reversed(told))}" if told else ""
     if proved and not persons:
-        advice = "nobody can add or revoke any: end what uses the room, then `postroom agent recover NAME`"
+        advice = (
+            "no one can add or revoke tokens: stop every process that uses the room, then `postroom agent recover NAME`"
+        )
         return Check("tokens", FAIL, says, advice)
     if any(now_ms - deed.time_ms < TOLD_OF_S * 1000 for deed in deeds):
-        advice = "make sure that it was you; if not, look at who can write to the room's folder"
+        advice = "make sure that it was you; if not, check who can write to the room's folder"
         return Check("tokens", WARN, says, advice)
     return Check("tokens", OK, says)
 
@@ -184,10 +188,10 @@ def agents(room: Room, now_ms: int) -> Check:
     late = [f"{quoted(a.name)} ({s:.0f} s)" for a in running if (s := a.heartbeat_age_s) > HEARTBEAT_LATE_S]
     if gone:
         says = f"{len(gone)} ended without closing: {some(gone)}"
-        return Check("agents", WARN, says, "start them again; what they held goes to others, what waits for them waits")
+        return Check("agents", WARN, says, "start them again; messages they held go to others, and mail for them waits")
     if late:
         says = f"{len(late)} run, but their heartbeat is late: {some(late)}"
-        advice = "look whether they are stopped (Ctrl-Z, a debugger) or starved of processor time"
+        advice = "check whether they are stopped (Ctrl-Z, a debugger) or starved of processor time"
         return Check("agents", WARN, says, advice)
     return Check("agents", OK, f"{len(running)} of {len(lines)} run")
 
@@ -198,7 +202,7 @@ def waiting(room: Room, now_ms: int) -> Check:
     ring = [f"{line.asker} for {line.peer}" for line in lines if line.cycle]
     if ring:
         return Check("waiting", WARN, f"they wait for each other: {some(ring)}", "let one of them answer, or time out")
-    return Check("waiting", OK, f"{len(lines)} wait for an answer, none of them in a circle")
+    return Check("waiting", OK, f"{len(lines)} wait for an answer, none of them in a cycle")
 
 
 def dead_letters(stats: Stats) -> Check:
@@ -214,8 +218,8 @@ def upkeep(room: Room, now_ms: int) -> Check:
     """Whether one of the open processes keeps house."""
     cell = room.store.cell_read(KEEPER_CELL)
     if cell is not None and not is_vacant(cell.value, now_ms, room.store.process_alive):
-        return Check("upkeep", OK, f"process {cell.value['owner'].split(':')[1]} keeps house")
+        return Check("upkeep", OK, f"process {cell.value['owner'].split(':')[1]} does the maintenance")
     if any(agent.alive for agent in room.agents()):
-        advice = "look again in ten seconds: one takes over"
-        return Check("upkeep", WARN, "nobody keeps house, though agents run", advice)
-    return Check("upkeep", OK, "nobody has the room open; whoever opens it next keeps house")
+        advice = "check again in ten seconds: one of them should take over"
+        return Check("upkeep", WARN, "no process does maintenance, though agents run", advice)
+    return Check("upkeep", OK, "no process has the room open; the next one to open it does the maintenance")

@@ -115,7 +115,7 @@ class Layout:
         for base in (self.root, *map(self.checkout, self.names)):
             if path.is_relative_to(base) and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(base)):
                 real = os.path.realpath(path)
-                raise LayoutFailed(f"{path} leads to {real}, which is not in {base}; remove the link first")
+                raise LayoutFailed(f"{path} links to {real}, which is not in {base}; remove the link first")
         return path
 
     def _folder(self, path: Path) -> Step:
@@ -141,7 +141,7 @@ class Layout:
         place = self.checkout(name)
         made = (place / ".git").is_file()
         if place.exists() and not made:
-            raise LayoutFailed(f"{place} is there and is no worktree of this repository; move it away first")
+            raise LayoutFailed(f"{place} exists and is not a worktree of this repository; move it first")
         shown = f"{place}/ (git worktree, branch {name})"
         yield Step("" if made else "make", shown, lambda: self._add_worktree(name, place))
         role = place / _ROLE

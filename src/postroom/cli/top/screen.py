@@ -73,9 +73,9 @@ def draw(picture: RoomPicture, height: int | None = None) -> RenderableType:
     head = _head(picture)
     waiting = sorted(picture.waiting, key=lambda wait: not wait.cycle)
     parts = [
-        ScreenPart(_AGENTS, picture.agents, "nobody was here yet"),
+        ScreenPart(_AGENTS, picture.agents, "no agents yet"),
         ScreenPart(_MAILBOXES, picture.mailboxes, "no mail is waiting"),
-        ScreenPart(_WAITING, waiting, "nobody waits for an answer"),
+        ScreenPart(_WAITING, waiting, "no open questions"),
         ScreenPart(_DEAD, picture.dead, "no dead letters", picture.states.get("dead", 0)),
     ]
     wanted = [len(part.lines) for part in parts]

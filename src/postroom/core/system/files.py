@@ -93,7 +93,7 @@ def why_unwritable(folder: Path, *files: Path) -> str:
         if about.f_flag & os.ST_RDONLY:
             return "its file system is read-only"
         if not all(os.access(path, os.W_OK) for path in (folder, *files) if path.exists()):
-            return "you may not write there (look at its owner and its mode)"
+            return "you may not write there (check its owner and its mode)"
         free = about.f_bfree if os.geteuid() == 0 else about.f_bavail
         if free * about.f_frsize < _FULL_BYTES or (about.f_files and not about.f_ffree):
             return "its disk is full"
@@ -141,11 +141,11 @@ def lock_trouble(what: str, path: Path, place: int = 0) -> str:
     """
     pid = _lock_holder(path, place)
     if pid is None:
-        return f"others kept {what} locked for too long; nothing was changed, try again"
+        return f"other processes kept {what} locked for too long; nothing was changed, try again"
     if is_stopped(pid):
         return (
             f"process {pid} keeps {what} locked and is stopped, by Ctrl-Z or a debugger; nothing was changed: "
-            f"let it go on (kill -CONT {pid}) or end it, then try again"
+            f"let it continue (kill -CONT {pid}) or end it, then try again"
         )
     return f"process {pid} keeps {what} locked, and others may have before; nothing was changed, try again"
 

@@ -44,12 +44,14 @@ def with_ours(text: str, wanted: Wanted) -> str:
     before = toml_text.data_of(text)
     server = _at(before, SERVER)
     if server is not None and not is_server(server):
-        raise NotToml("it has an entry for postroom that is not ours; take it out first, nothing was changed")
+        raise NotToml(
+            "it has an entry for postroom that `postroom install` did not write; remove it first, nothing was changed"
+        )
     changed = _with_server(_without_marks(text), wanted, server)
     changed = _with_hooks(changed, wanted)
     after = toml_text.data_of(changed)
     if _others(after) != _others(before) or not _has_all(after, wanted):
-        raise NotToml("it is written in a form into which nothing can be put safely; nothing was changed")
+        raise NotToml("it is written in a form that cannot be added to safely; nothing was changed")
     return changed
 
 
@@ -63,7 +65,7 @@ def without_ours(text: str) -> str:
         changed = toml_text.without(changed, path)
     after = toml_text.data_of(changed)
     if _others(after) != _others(before) or any(_our_hooks(after)) or is_server(_at(after, SERVER)):
-        raise NotToml("our part cannot be taken out of it safely; take it out by hand, nothing was changed")
+        raise NotToml("Postroom's part cannot be removed from it safely; remove it by hand, nothing was changed")
     return changed
 
 
@@ -173,7 +175,9 @@ def _with_server(text: str, wanted: Wanted, there: dict[str, Any] | None) -> str
         lines = [f"{name} = {toml_text.literal(value)}" for name, value in wanted.server.items()]
         return toml_text.appended(text, [f"[{'.'.join(SERVER)}]", *lines])
     if not any(item.path == SERVER and item.kind != toml_text.COMMENT for item in toml_text.items(text)):
-        raise NotToml("our entry in it has dotted keys; `postroom uninstall codex` takes it out, nothing was changed")
+        raise NotToml(
+            "Postroom's entry in it has dotted keys; remove it with `postroom uninstall codex`, nothing was changed"
+        )
     environment = there.get("env")
     for name, value in wanted.server.items():
         if name == "env" and isinstance(environment, dict):

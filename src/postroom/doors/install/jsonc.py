@@ -44,7 +44,7 @@ def parse(text: str) -> JsonNode:
     try:
         node = _value(text, start)
     except RecursionError:
-        raise NotJson("it is nested deeper than any settings are; mend the file first, nothing was changed") from None
+        raise NotJson("it is nested too deeply for settings; fix the file first, nothing was changed") from None
     if _skip(text, node.end) != len(text):
         raise _wrong(text, node.end)
     return node
@@ -79,7 +79,7 @@ def with_member(text: str, path: tuple[str, ...], value: Any) -> str:
             inner[name] = made = _nested(path[depth + 1 :], value)
             return _checked(_inserted(text, node, name, made), root.data)
         node, inner = below, inner.get(name)
-    raise AssertionError("it was taken out")
+    raise AssertionError("it was removed")
 
 
 def without_member(text: str, path: tuple[str, ...]) -> str:
@@ -180,7 +180,7 @@ def _value(text: str, start: int) -> JsonNode:
     try:
         return JsonNode(start, match.end(), json.loads(match[0]))
     except ValueError as error:
-        raise NotJson(f"it is not JSON ({error}); mend the file first, nothing was changed") from None
+        raise NotJson(f"it is not JSON ({error}); fix the file first, nothing was changed") from None
 
 
 def _object(text: str, start: int) -> JsonNode:
@@ -219,4 +219,4 @@ def _after(text: str, end: int, close: str) -> int:
 
 def _wrong(text: str, place: int) -> NotJson:
     line = text.count("\n", 0, place) + 1
-    return NotJson(f"line {line} is not JSON; mend the file first, nothing was changed")
+    return NotJson(f"line {line} is not JSON; fix the file first, nothing was changed")

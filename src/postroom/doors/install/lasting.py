@@ -48,7 +48,7 @@ def lasting_command(beside: Path) -> list[str]:
         wanted = shlex.quote(f"postroom[all]{_origin()}")
         raise NotLasting(
             f"this Postroom runs from {sys.prefix}, in a {passing} folder that is cleared without warning, and there is "
-            f"no other on the PATH: an entry that starts it would break. Install it to stay, then run its "
+            f"no other on the PATH: an entry that starts it would break. Install it permanently, then run its "
             f"`postroom install`: uv tool install {wanted}, or: pipx install {wanted}. Nothing was changed"
         )
     return [found]

@@ -58,9 +58,9 @@ def data_of(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
-        raise NotToml(f"it is not TOML ({error}); mend the file first, nothing was changed") from None
+        raise NotToml(f"it is not TOML ({error}); fix the file first, nothing was changed") from None
     except RecursionError:
-        raise NotToml("it is nested deeper than any settings are; mend the file first, nothing was changed") from None
+        raise NotToml("it is nested too deeply for settings; fix the file first, nothing was changed") from None
 
 
 def items(text: str) -> list[Item]:
@@ -144,9 +144,7 @@ def with_value(text: str, path: Path, value: Any) -> str:
             end = text.find("\n", end) + 1 or len(text)
             gap = "" if text[:end].endswith("\n") else newline(text)
             return text[:end] + f"{gap}{said}{newline(text)}" + text[end:]
-    raise NotToml(
-        f"its {'.'.join(map(str, path[:-1]))} is no table into which something can be put; nothing was changed"
-    )
+    raise NotToml(f"its {'.'.join(map(str, path[:-1]))} is not a table that can be added to; nothing was changed")
 
 
 def _with_part(text: str, whole: Item, said: str) -> str:

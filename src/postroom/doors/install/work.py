@@ -314,7 +314,9 @@ def _write_all(changes: Iterable[FileChange]) -> None:
         for change in changes:
             path = change.path
             if _read(change.path) != change.before:
-                raise PostroomError(f"{change.path} was changed at this moment; nothing was changed, try again")
+                raise PostroomError(
+                    f"{change.path} was just changed by another program; nothing was written, try again"
+                )
             _write(change.path, change.after)
             done.append(change)
     except (OSError, PostroomError) as error:

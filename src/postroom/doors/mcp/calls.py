@@ -48,10 +48,12 @@ _MAX_TITLE: Final = 60
 _MAX_GIVEN: Final = 1000
 #: The way out when a recipient was never seen here.
 NEW_TO_SEND: Final = "new=true if it is new"
-NEW_TO_ASK: Final = "only who was here can be asked; send with new=true leaves a message for one who is yet to come"
+NEW_TO_ASK: Final = (
+    "only agents that have joined this room can be asked; send with new=true leaves a message for one that has not"
+)
 #: What a model is told of a message that it could not end, or not as it wanted.
-LOST: Final = "it is no longer yours: it was taken or ended meanwhile"
-LAST_DELIVERY: Final = "that was its last delivery: it is set aside as a dead letter, and does not come again"
+LOST: Final = "it is no longer yours: it has been taken or finished"
+LAST_DELIVERY: Final = "that was its last delivery: it was set aside as a dead letter, and will not come again"
 
 
 class Caller(NamedTuple):
@@ -218,7 +220,7 @@ class MailCalls:
         """Others' mail is, as far as the caller can tell, not there."""
         if caller.agent not in (message.to_agent, message.from_agent, message.claimed_by):
             self.refused(caller, f"reader of {message.id}")
-            raise UnknownMessage(f"no message {message.id} is kept in this room")
+            raise UnknownMessage(f"this room has no message {message.id}")
 
     def _remember(self, agent: str, ids: list[str]) -> None:
         known = self._given.setdefault(agent, {})
@@ -293,7 +295,7 @@ class MailCalls:
     async def _must_lead(self, caller: Caller, id: str) -> None:
         """In a room with tokens, a task is called off by its lead or by a person."""
         lead, human = (await self.room.board.get(id)).lead, caller.lane == "human"
-        deed = f"abort a task that {lead or 'nobody'} leads"
+        deed = f"abort a task led by {lead or 'no agent'}"
         await self.room.call(
             lambda room: tokens.must_be_person(room.gateway, caller.agent, "mcp", deed, human=human, unless=(lead,))
         )

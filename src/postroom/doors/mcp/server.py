@@ -141,7 +141,7 @@ class PostroomServer:
         if isinstance(user, AuthenticatedUser):
             return calls, Caller(user.access_token.client_id, user.access_token.subject or "agent")
         if self._identify is None:
-            raise IdentityRefused("nobody says who calls")
+            raise IdentityRefused("the caller gave no name")
         info = ctx.session.client_params
         client = info.client_info.name if info is not None and info.client_info is not None else ""
         identify, meta = self._identify, {**(ctx.meta or {}), "client": client}
@@ -155,7 +155,7 @@ class PostroomServer:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name not in tools.BY_NAME:
             names = ", ".join(tools.BY_NAME)
-            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {visible(params.name)[:100]}; there are: {names}")
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {visible(params.name)[:100]}; the tools are: {names}")
         try:
             calls, caller = await self._caller(ctx)
             result = await calls.call(caller, params.name, params.arguments, ctx.session.report_progress)
@@ -448,7 +448,7 @@ class HttpDoor:
         assert credential is not None
         if self._only is not None and credential.agent != self._only:
             record(room.gateway, door, self._only, credential.agent)
-            raise IdentityRefused(f"this door is {self._only}'s alone")
+            raise IdentityRefused(f"this server is only for {self._only}")
         return credential
 
     def _write_tally(self, room: aio.Room) -> None:

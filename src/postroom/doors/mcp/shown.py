@@ -77,7 +77,7 @@ def error(error: PostroomError) -> str:
         return f"refused; the reason, in its words:\n{Words().fenced(error.reason, None)}"
     text = str(error)
     if error.quotes_others:
-        return f"it did not work; why, in others' words:\n{Words().fenced(text, None)}"
+        return f"it failed; the reason, in other agents' words:\n{Words().fenced(text, None)}"
     return untrusted.visible(text, keep="\n")
 
 

@@ -244,7 +244,7 @@ class Pages:
     async def _part_of_page(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in PARTS:
-            raise HTTPException(404, "there is no such part of the page")
+            raise HTTPException(404, "there is no such file")
         return Response(PARTS[name], 200, {"Cache-Control": "no-cache"}, TYPES[name.rpartition(".")[2]])
 
     async def _about(self, request: Request) -> Response:
@@ -281,7 +281,7 @@ class Pages:
     def _view(self, request: Request) -> Any:
         name = request.path_params["name"]
         if name not in VIEWS:
-            raise HTTPException(404, f"there is no such view; there are: {', '.join(VIEWS)}")
+            raise HTTPException(404, f"there is no such view; the views are: {', '.join(VIEWS)}")
         return self._hub.views.look(name, request.query_params.get("pick", ""))
 
     def _events(self, request: Request) -> Any:

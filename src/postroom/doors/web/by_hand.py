@@ -33,7 +33,7 @@ MAX_DEEDS: Final = 200
 #: At most so many messages in one deed.
 MAX_IDS: Final = 1000
 STOP_GRACE_S: Final = 2.0
-_IF_NEW: Final = "say that the recipient is new if it is"
+_IF_NEW: Final = "mark the recipient as new if it is"
 
 
 class PersonMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -111,7 +111,7 @@ class ByHand:
         needs = tokens.has_tokens(self._room.gateway)
         token = self._counted(shown, needs)
         if token is None and needs:
-            raise IdentityRefused("this room has tokens: show yours (the key at the top of the page) before you act")
+            raise IdentityRefused("this room has tokens: enter yours (the key at the top of the page) first")
         credential = tokens.prove(self._room.gateway, None, token, DOOR)
         return Person(self._name, human=True) if credential is None else Person(credential.agent, credential.human)
 
@@ -173,7 +173,7 @@ class ByHand:
         room = self._room
         message = room.get(wish.id)
         if message.exact_state is not State.CLAIMED or message.claimed_by is None:
-            raise InvalidMessage("id", f"nobody holds {wish.id}: it is {message.state}")
+            raise InvalidMessage("id", f"no agent holds {wish.id}: it is {message.state}")
         self._must_be_human(who, f"release what {message.claimed_by} holds", unless=message.claimed_by)
         ticket = Ticket(message.id, message.token, message.claimed_by)
         held = room.gateway.settle(ticket, "retry", detail=f"released by {who.name}").held
@@ -186,7 +186,7 @@ class ByHand:
         board = self._room.board
         task = board.get(wish.id)
         if task.owner is None:
-            raise InvalidMessage("id", f"nobody holds task {wish.id}: it is {task.state}")
+            raise InvalidMessage("id", f"no agent holds task {wish.id}: it is {task.state}")
         self._must_be_human(who, f"release the task of {task.owner}", unless=task.owner)
         released = board.held(wish.id, task.owner).release(f"released by {who.name}")
         if released:

@@ -112,20 +112,22 @@ class ModuleChecker:
         before = self._inner.names.maps[0].get(symbol.name)
         if before is not None and symbol.span is not None:
             where = f", in line {before.span.line}" if before.span is not None else ""
-            self._error(symbol.span, "duplicate", f"{symbol.name} is declared already{where}")
+            self._error(symbol.span, "duplicate", f"{symbol.name} is already declared{where}")
             return
         self._inner.names[symbol.name] = symbol
 
     def _declare_type(self, item: n.TypeDecl) -> None:
         innermost = self._inner.types.maps[0]
         if item.name in TYPE_NAMES or item.name in innermost:
-            self._error(item.name_span, "duplicate", f"the type {item.name} is declared already")
+            self._error(item.name_span, "duplicate", f"the type {item.name} is already declared")
         innermost.setdefault(item.name, item)
 
     def _check_defaults(self) -> None:
         defaults = [i for i in self._loaded.module.items if isinstance(i, n.Declaration) and i.default]
         for item in defaults[1:]:
-            self._error(item.name_span, "duplicate", f"only one default: {defaults[0].name} is it already")
+            self._error(
+                item.name_span, "duplicate", f"there can be only one default, and {defaults[0].name} already is"
+            )
 
     def _trait(self, trait: n.Trait) -> None:
         base = trait.base
@@ -136,7 +138,7 @@ class ModuleChecker:
         entries: set[tuple[str, str]] = set()
         for method in trait.methods:
             if method.name in names:
-                self._error(method.name_span, "duplicate", f"the method {method.name} is declared already")
+                self._error(method.name_span, "duplicate", f"the method {method.name} is already declared")
             names.add(method.name)
             self._annotations(method, entries)
             self._function(method)
@@ -149,7 +151,7 @@ class ModuleChecker:
                 continue
             key = (annotation.name, annotation.argument or method.name)
             if key in entries:
-                self._error(annotation.span, "duplicate", f"there is a {key[0]} {key[1]} already")
+                self._error(annotation.span, "duplicate", f"there is already a {key[0]} {key[1]}")
             entries.add(key)
 
     # ---------------------------------------------------------------- functions
@@ -176,7 +178,7 @@ class ModuleChecker:
                 self._type(function.returns)
                 kind = self._kind_of(function.returns, function)
                 if not fits_null(kind) and not ends(function.body):
-                    message = f"{function.name} can end without a value, and must give {kind}"
+                    message = f"{function.name} can end without a value, but must return {kind}"
                     self._warn(function.name_span, "return", message)
             self._statements(function.body)
 
@@ -187,7 +189,7 @@ class ModuleChecker:
         seen, node = {item.name}, item.type
         while isinstance(node, n.TypeName) and (found := self._inner.types.get(node.name)) is not None:
             if node.name in seen:
-                self._error(item.name_span, "type", f"the type {item.name} stands for itself")
+                self._error(item.name_span, "type", f"the type {item.name} refers to itself")
                 return
             seen.add(node.name)
             node = found.type
@@ -232,7 +234,7 @@ class ModuleChecker:
 
     def _jump(self, node: n.Jump) -> None:
         if not self._loops and node.word != "succeed":
-            self._error(node.span, "loop", f"{node.word} stands in no loop")
+            self._error(node.span, "loop", f"{node.word} is not inside a loop")
 
     def _type_decl(self, node: n.TypeDecl) -> None:
         self._declare_type(node)
@@ -277,7 +279,7 @@ class ModuleChecker:
         if before <= MAX_NESTED < self._nested:
             start = block.span.start
             message = f"loops and try are nested more than {MAX_NESTED} levels deep here"
-            hint = "put the inner ones into a function of their own"
+            hint = "move the inner ones into a function"
             self._error(Span(block.span.source, start, start + 1), "nesting", message, hint)
         self._block(block)
         self._nested = before
@@ -348,7 +350,7 @@ class ModuleChecker:
         kind = self._kind(node.value) if node.value is not None else NULL
         if self._inner.function.returns is not None:
             wanted = self._kind_of(self._inner.function.returns, self._inner.function)
-            self._wants(node.span, kind, wanted, f"what {self._inner.function.name} gives")
+            self._wants(node.span, kind, wanted, f"the value returned by {self._inner.function.name}")
 
     def _expr_statement(self, node: n.ExprStatement) -> None:
         kind = self._kind(node.value)
@@ -357,7 +359,7 @@ class ModuleChecker:
             hint = "self.delegate([...]).await runs workers"
             self._warn(node.span, "worker", "this worker is named but not run", hint)
         elif isinstance(value, n.Binary) and value.op == "==" and self._inner.function.kind != "block":
-            self._warn(node.span, "equals", "this is compared, and the answer is dropped", "= assigns")
+            self._warn(node.span, "equals", "the result of this comparison is not used", "= assigns")
 
 
 def fits_null(kind: Kind) -> bool:

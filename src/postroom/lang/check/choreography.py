@@ -63,10 +63,10 @@ def _one_sided(uses: list[MailUse], aborted: set[str], here: list[Part]) -> list
         if use.who not in names:
             continue
         if use.op == "receive" and use.mailbox not in sent and use.who not in aborted:
-            message = f"{use.who} receives from {use.mailbox}, and nobody sends to it"
+            message = f"{use.who} receives from {use.mailbox}, but nothing sends to it"
             problems.append(_warning(use.call.span, "never-sent", message, near(use.mailbox, sent)))
         elif use.op == "send" and use.mailbox not in received:
-            message = f"{use.who} sends to {use.mailbox}, and nobody receives from it"
+            message = f"{use.who} sends to {use.mailbox}, but nothing receives from it"
             problems.append(_warning(use.call.span, "never-received", message, near(use.mailbox, received)))
     return problems
 
@@ -181,7 +181,7 @@ def _stuck(run: RehearsalRun, uses: list[MailUse], always: bool) -> Problem:
     told = cycle or run.waiting
     first, wait = told[0]
     others = ", ".join(f"{name} waits for {its.box} in line {its.call.span.line}" for name, its in told)
-    text = f"{first} {'waits' if always else 'may wait'} for ever: {others}"
+    text = f"{first} {'waits' if always else 'may wait'} forever: {others}"
     if cycle:
         text += f" ({' -> '.join([*(name for name, _ in cycle), first])})"
     return _warning(wait.call.span, "deadlock", text, _when(run, always))
@@ -223,6 +223,6 @@ def _unread(runs: list[RehearsalRun], known: set[tuple[str, int]]) -> list[Probl
     problems = []
     for key, (box, call) in sent.items():
         if key not in read and place(call.span) not in known:
-            message = f"what is sent to {box} here is never read: the session ends before"
+            message = f"the message sent to {box} here is never read: the session ends first"
             problems.append(_warning(call.span, "unread", message))
     return problems

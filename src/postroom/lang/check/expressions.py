@@ -136,7 +136,7 @@ class ExpressionChecker:
         return self.kind(node.value)
 
     def _self_expression(self, node: n.SelfExpression) -> Kind:
-        self.error(node.span, "self", "self alone means nothing", "self.session and self.delegate([...]) are known")
+        self.error(node.span, "self", "self cannot stand alone", "self.session and self.delegate([...]) are known")
         return ANY
 
     def _string(self, node: n.String) -> Kind:
@@ -180,7 +180,7 @@ class ExpressionChecker:
         kind = self.kind(node.operand)
         if node.op == "!":
             return BOOLEAN
-        self.wants(node.operand.span, kind, NUMBER, "what - turns round")
+        self.wants(node.operand.span, kind, NUMBER, "the value that - negates")
         return INT if kind.name == "int" else NUMBER
 
     def _throw(self, node: n.Throw) -> Kind:
@@ -209,7 +209,7 @@ class ExpressionChecker:
                 self.error(node.span, "type", message)
             return BOOLEAN
         for side, kind in ((node.left, left), (node.right, right)):
-            self.wants(side.span, kind, NUMBER, f"what stands beside {node.op}")
+            self.wants(side.span, kind, NUMBER, f"the value beside {node.op}")
         return INT if node.op != "/" and left.name == right.name == "int" else NUMBER
 
     def _plus(self, node: n.Binary, left: Kind, right: Kind, known: bool) -> Kind:
@@ -278,7 +278,7 @@ class ExpressionChecker:
         if isinstance(node.target, n.Name):
             self._settable(node.target)
         kind = self.kind(node.target)
-        self.wants(node.target.span, kind, NUMBER, f"what {node.op} counts")
+        self.wants(node.target.span, kind, NUMBER, f"the value that {node.op} counts")
         return kind
 
     # ---------------------------------------------------------------- members
@@ -389,7 +389,7 @@ class ExpressionChecker:
             self.wants(node.args[0].span, args[0], NUMBER, "the time to wait, in milliseconds,")
         if name != "delegate" or not args:
             return NULL if name == "send" else ANY
-        self.wants(node.args[0].span, args[0], LIST, "what delegate takes")
+        self.wants(node.args[0].span, args[0], LIST, "the argument of delegate")
         for place, kind in enumerate(args[0].items or ()):
             if kind.name not in {"job", "any", "union"}:
                 items = n.bare(node.args[0])

@@ -52,8 +52,8 @@ Run this with the Bash tool{with_arguments}:
 ```
 {params}
 Give every argument as one shell word, quoted with single quotes when it holds anything but letters and digits.
-What it prints last is the result: tell the user what it says. With another exit code than 0 it failed, and its last lines
-say why and at which line of the program; report them as they are, and do not try again by yourself.
+What it prints last is the result: tell the user what it says. If its exit code is not 0, it failed, and its last lines
+say why and at which line of the program; report them as they are, and do not retry on your own.
 """
 
 
@@ -108,7 +108,7 @@ def plugin_of(module: n.Module) -> Plugin:
         if note.name in (SKILL, COMMAND)
     ]
     if not doors:
-        raise NotAPlugin(f"no method of {trait.name} says @skill or @command, so the plugin would have no way in")
+        raise NotAPlugin(f"no method of {trait.name} has @skill or @command, so the plugin would have no entry point")
     _check_names(doors)
     description = one_line(trait.doc) or f"{trait.name}: {', '.join(sorted({door.name for door in doors}))}"
     return Plugin(kebab(trait.name), description, doors)
@@ -132,7 +132,7 @@ def _check_names(doors: list[Door]) -> None:
         twice = [other for other in doors if (other.kind, other.name) == (door.kind, door.name)]
         if len(twice) > 1:
             methods = ", ".join(other.entry.function.name for other in twice)
-            raise NotAPlugin(f"@{door.kind} {door.name} is said of several methods: {methods}")
+            raise NotAPlugin(f"@{door.kind} {door.name} is used for several methods: {methods}")
 
 
 def kebab(name: str) -> str:
@@ -244,7 +244,7 @@ def _readme(plugin: Plugin) -> str:
 
 def _check_free(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise NotAPlugin(f"{folder} is there, and is no folder")
+        raise NotAPlugin(f"{folder} exists and is not a folder")
     if not folder.exists() or not any(folder.iterdir()):
         return
     try:
@@ -253,4 +253,4 @@ def _check_free(folder: Path) -> None:
         made_by = None
     if made_by != MAKER:
         which = "name a folder that is new, empty, or made by `postroom build`"
-        raise NotAPlugin(f"{folder} has something else in it; {which}")
+        raise NotAPlugin(f"{folder} contains something else; {which}")

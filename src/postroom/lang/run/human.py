@@ -41,8 +41,8 @@ class Terminal:
             sys.stderr.flush()
             line = self._line()
         if line is None:
-            what = "answer there, or name who is to be asked with --human"
-            raise NoAnswer(f"nobody answered: the standard input is at its end; {what}")
+            what = "answer there, or name an agent to ask with --human"
+            raise NoAnswer(f"no answer: standard input has ended; {what}")
         return line.decode("utf-8", "replace").rstrip("\r\n")
 
     def _line(self) -> bytes | None:
@@ -116,5 +116,5 @@ def check_known(room: rooms.Room, whom: str) -> None:
     if whom in names:
         return
     near = get_close_matches(whom, names, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; `postroom agents` shows who is"
-    raise PostroomError(f"nobody called {whom} was ever in this room, so nobody would answer{hint}")
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `postroom agents` lists those that are"
+    raise PostroomError(f"no agent called {whom} was ever in this room, so there would be no answer{hint}")

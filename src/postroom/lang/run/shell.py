@@ -33,7 +33,7 @@ _BUILTINS: Final = {
     "cd": "each command runs in the program's folder; `env -C DIR command` and `git -C DIR` run in another one",
     "export": "write NAME=value before the command that needs it",
     **dict.fromkeys(
-        ("source", ".", "alias", "set", "unset", "eval", "exec", "exit"), "it is a word of shells, no program"
+        ("source", ".", "alias", "set", "unset", "eval", "exec", "exit"), "it is a shell keyword, not a program"
     ),
 }
 
@@ -146,7 +146,7 @@ def _check(outcome: PipelineResult) -> PipelineResult:
     said = f": {end}" if end else ""
     error: type[CommandFailed] = CommandFailed
     if outcome.timed_out:
-        error, how = CommandTimeout, f"was ended after {outcome.timed_out:g} s{said}"
+        error, how = CommandTimeout, f"was stopped after {outcome.timed_out:g} s{said}"
     elif outcome.not_started:
         how = f"could not be started: {outcome.not_started}{_hint(outcome)}"
     else:

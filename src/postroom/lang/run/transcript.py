@@ -85,6 +85,6 @@ def read(path: str) -> list[dict[str, Any]]:
             line = None
         if not isinstance(line, dict) or line.get("kind") not in ("think", "ask") or "answer" not in line:
             like = '{"kind": "think", "answer": "..."}'
-            raise BadTranscript(f"line {number} of {path} is no answer; each line is like {like}")
+            raise BadTranscript(f"line {number} of {path} is not an answer; each line looks like {like}")
         lines.append(line)
     return lines

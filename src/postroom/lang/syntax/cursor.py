@@ -127,7 +127,7 @@ class Cursor:
     def identifier(self, what: str) -> str:
         """A name that somebody chose; a word of the language is a fault that says so."""
         if self.kinds[self.i] in KEYWORDS:
-            self.fail("keyword", f"{self.kinds[self.i]} is a word of the language and cannot be {what}")
+            self.fail("keyword", f"{self.kinds[self.i]} is a reserved word and cannot be {what}")
         return self.key(what)
 
     def key(self, what: str) -> str:

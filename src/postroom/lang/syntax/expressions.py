@@ -34,11 +34,11 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _WORD_KINDS: Final = frozenset(["word", "lit", '"', "$name", "${", "$@{", "$(", "$?"])
 _REDIRECT: Final = re.compile(r"(\d*)(&>>|&>|>>|>&|>\||>|<<<|<<|<&|<)(\d*)")
 _COMMAND_HINTS: Final = {
-    "&": "a command runs to its end; to do things side by side, give workers to self.delegate([...])",
+    "&": "a command runs to its end; to run things in parallel, give workers to self.delegate([...])",
     "|&": "write 2>&1 | to pipe both outputs",
-    ";": "join commands with &&, or write them on lines of their own; quote a ; that is meant as a word",
-    "(": "quote a ( that is meant as a word",
-    "newline": "a command ends with its line: end the line with |, && or || to go on, or with \\",
+    ";": "join commands with &&, or write them on lines of their own; quote a ; that is meant as text",
+    "(": "quote a ( that is meant as text",
+    "newline": "a command ends with its line: end the line with |, && or || to continue, or with \\",
 }
 
 
@@ -244,7 +244,7 @@ def _nothing(c: Cursor, kind: str) -> NoReturn:
     elif kind == "=" and before in {"+", "-", "*", "/", "%"}:
         hint = f"write x = x {before} ..."
     elif kind in KEYWORDS:
-        hint = f"{kind} is a word of the language"
+        hint = f"{kind} is a reserved word"
     c.unexpected("a value", hint)
 
 
@@ -423,7 +423,7 @@ def _redirect(c: Cursor) -> n.ShellRedirect:
     op = found[2] if found else ""
     if found is None or op in {"<<", "<&"}:
         hint = "text for a command is <<< and a string"
-        c.fail("redirect", f"{text} is not a redirection that is known here", hint)
+        c.fail("redirect", f"{text} is not a known redirection", hint)
     fd = int(found[1]) if found[1] else 0 if op.startswith("<") else 1
     if op == ">&":
         if not found[3]:

@@ -29,7 +29,7 @@ _FOREIGN: Final = {
     **dict.fromkeys(("def", "function", "fn", "func"), "a function is declared with fun, at the top of a file"),
     **dict.fromkeys(("elif", "elsif"), "write else if, after the }"),
     **dict.fromkeys(("raise", "fail"), "an error is thrown with throw"),
-    "async": "every worker runs by itself; nothing is declared async",
+    "async": "every worker runs concurrently; nothing is declared async",
     "task": "a worker is declared with worker",
 }
 #: Tokens that cannot stand after a whole statement, with what was probably meant.
@@ -119,7 +119,7 @@ def _item(c: Cursor) -> n.Item:
         return _trait(c, start, words)
     if kind == "type" and not default:
         return _type_declaration(c, start, words)
-    hint = "statements stand inside a worker, a fun, or one bare { } block" if not exported else ""
+    hint = "statements belong inside a worker, a fun, or one bare { } block" if not exported else ""
     more = ("" if default else ", type") + ("" if exported or default else " or import")
     return c.unexpected("worker, fun, skill, trait" + more, hint)
 

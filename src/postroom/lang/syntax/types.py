@@ -96,8 +96,8 @@ def read_pattern(c: Cursor) -> n.Pattern:
 def _pattern_field(c: Cursor) -> n.NamePattern:
     word = c.kinds[c.i]
     if word in KEYWORDS:
-        hint = f"take that field by hand: var x = value.{word}"
-        c.fail("keyword", f"{word} is a word of the language and cannot be a variable", hint)
+        hint = f"take that field separately: var x = value.{word}"
+        c.fail("keyword", f"{word} is a reserved word and cannot be a variable", hint)
     return read_name(c, "a field's name or }")
 
 

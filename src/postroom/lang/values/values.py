@@ -143,7 +143,7 @@ def _place_in(source: str, at: int) -> str:
 
 
 def _no_constant(word: str) -> Any:
-    raise WrongValue(f"this is not JSON: {word} is no value")
+    raise WrongValue(f"this is not JSON: {word} is not a value")
 
 
 def _fraction(word: str) -> float:

@@ -36,9 +36,9 @@ NO_JSON: Final = "it is not JSON"
 _BROKEN: Final = object()
 #: What is said to those whose file was not understood.
 FORMS: Final = {
-    STATUS: '{"tasks": {"T1": {"title": "…", "state": "ready", "after": []}}} is the form that counts, with one entry for '
-    "each task;\nother words for the board go to it as a message of type `status`: a file in inbox/board/.\n",
-    CLAIMS: '{"T1": {"owner": "worker-1"}} or {"T1": "worker-1"} is the form that counts, with one entry for each task.\n',
+    STATUS: '{"tasks": {"T1": {"title": "…", "state": "ready", "after": []}}} is the expected form, with one entry for '
+    "each task;\nto tell the board something else, send it a message of type `status`: a file in inbox/board/.\n",
+    CLAIMS: '{"T1": {"owner": "worker-1"}} or {"T1": "worker-1"} is the expected form, with one entry for each task.\n',
 }
 #: The tasks of the board by key: the version of each cell, and its value.
 Tasks = dict[str, tuple[int, dict[str, Any]]]
@@ -146,14 +146,14 @@ class BoardFiles:
 
     def _take_up_status(self, room: FileTables, said: Any, tasks: Tasks) -> list[str]:
         if not isinstance(said, dict):
-            return [f"it is no object but {_short(said)}"]
-        faults = [f"{_short(name)} is nothing that is kept there" for name in said if name not in ("updated", "tasks")]
+            return [f"it must be an object, not {_short(said)}"]
+        faults = [f"{_short(name)} is not a known key there" for name in said if name not in ("updated", "tasks")]
         for name, entry in _pairs(said.get("tasks"), faults, "tasks"):
             key = _key_of(name)
             if key is None:
                 faults.append(f"{_short(name)} cannot be the id of a task")
             elif not isinstance(entry, dict):
-                faults.append(f"what is said of {_short(name)} is no object but {_short(entry)}")
+                faults.append(f"the entry of {_short(name)} must be an object, not {_short(entry)}")
             else:
                 self._take_up_task(room, key, entry, tasks)
         return faults
@@ -163,7 +163,7 @@ class BoardFiles:
         for name, entry in _claims_in(said, tasks, faults):
             key, owner = _key_of(name), _owner_of(entry)
             if owner is None:
-                faults.append(f"no owner is named for {_short(name)}")
+                faults.append(f"there is no owner for {_short(name)}")
             elif key is not None and key in tasks:
                 self._take_up_claim(room, key, owner, entry if isinstance(entry, dict) else {}, tasks)
             elif not (isinstance(entry, dict) and "version" in entry):  # else from an older copy of the file
@@ -236,7 +236,7 @@ def _pairs(said: Any, faults: list[str], what: str) -> Iterator[tuple[str, Any]]
     if isinstance(said, dict):
         yield from said.items()
     elif said is not None:
-        faults.append(f"{what} is no object but {_short(said)}")
+        faults.append(f"{what} must be an object, not {_short(said)}")
 
 
 def _owner_of(entry: Any) -> str | None:

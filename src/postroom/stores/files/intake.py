@@ -232,7 +232,7 @@ class Intake:
             raise Unreadable("its name is not UTF-8" if is_utf8(folder) else "its folder's name is not UTF-8")
         name = self.name_of(folder)
         if name is None:
-            raise Unreadable(f"{folder} is no agent's folder; names are percent-encoded there")
+            raise Unreadable(f"{folder} is not an agent's folder; names are percent-encoded there")
         body = read_file(self._tree, path, 2 * room.config.max_payload_bytes + ROUND_IT_BYTES, merge=True)
         to_agent, channel = (None, name) if folder.startswith(f"{_CHANNEL_FOLDER}/") else (name, None)
         is_signal = folder.startswith(f"{OUTBOX}/")

@@ -80,7 +80,7 @@ def read_about(tree: Tree) -> About | None:
         layouts.check_layout(tree.root, layout, OLDEST, LAYOUT)
     about = _decode(tree, text, About)
     if not 0 <= about.salt < 1 << SALT_BITS or abs(about.base_ns) >= 1 << 62:
-        raise RoomDamaged(f"{tree.root / MARK} has numbers that no room has; it was made by others")
+        raise RoomDamaged(f"{tree.root / MARK} has numbers that no room has; another program made it")
     return about
 
 
@@ -89,8 +89,8 @@ def read_about_for_looking(tree: Tree, why: str) -> About:
     about = read_about(tree)
     if about is None or about.is_old(tree):
         raise RoomUnreachable(
-            f"{tree.root} has an older layout than {LAYOUT}, and reading it takes an upgrade: {why}. Copy the folder to a "
-            "disk that can be written, and look there"
+            f"{tree.root} has an older layout than {LAYOUT}, and reading it requires an upgrade: {why}. Copy the folder to a "
+            "writable disk, and read it there"
         )
     return about
 

@@ -244,8 +244,8 @@ class Log:
         first = os.pread(self._file, place, 0).count(b"\n") + 1
         last = first + os.pread(self._file, size - 1, place).count(b"\n")
         return RoomDamaged(
-            f"{self.path} is damaged: its bytes {place} to {place + size} are not what was written; nothing was changed. "
-            "Stop all who use the room and keep a copy of its folder; then put the log of a backup there, or take out what "
+            f"{self.path} is damaged: its bytes {place} to {place + size} differ from what was written; nothing was changed. "
+            "Stop every process that uses the room and keep a copy of its folder; then put the log of a backup there, or take out what "
             f"is damaged, and what it told is forgotten: sed -i.damaged {first},{last}d '{self.path}'"
         )
 

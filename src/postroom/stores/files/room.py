@@ -26,7 +26,7 @@ from .tree import OWN, Tree
 CHANNELS: Final = "_channel"
 #: Messages of these types are completion signals: a copy lies in the sender's outbox.
 SIGNALS: Final = ("done", "blocked")
-BY_HAND: Final = "its file was taken from the inbox by hand"
+BY_HAND: Final = "its file was removed from the inbox by hand"
 #: The folders of messages that are in no inbox.
 _PLACES: Final = {State.DELAYED: "later", State.AWAITED: "held", State.DEAD: "dead"}
 #: A message that was taken in is read whatever its size: another process may allow more than this one.
@@ -361,9 +361,7 @@ class FileTables(Tables):
         try:
             self.tree.folder(folder, make=True)
         except OSError as error:
-            raise RoomUnreachable(
-                f"{self.tree.root / folder} is no folder that can be used: {error.strerror}"
-            ) from error
+            raise RoomUnreachable(f"{self.tree.root / folder} is not a usable folder: {error.strerror}") from error
         if is_cut(folder):  # what it is cut from can be read there
             self.tree.tell(f"{OWN}/names/{folder.rpartition('/')[2]}", row.draft.to_agent or row.draft.channel)
         while (path := f"{folder}/{name}") in self.lying or self.tree.kind(path) is not None:

@@ -406,7 +406,7 @@ class FilesStore(TableStore):
         if watch is not None and watch.look_every_s is None:
             return bells.way()
         often = "once a second" if watch is None else f"every {watch.look_every_s:g} s"
-        return f"{bells.way()}; files that others drop are looked for {often}, because folders cannot be watched"
+        return f"{bells.way()}; the inbox is checked for new files {often}, because folders cannot be watched"
 
     # Waiting, housekeeping, the end
 
@@ -445,7 +445,7 @@ class FilesStore(TableStore):
         if self._gone or not self._tree.is_there():
             self._gone = True
             how = "moved away or replaced" if self.folder.exists() else "deleted or moved away"
-            raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and open it anew")
+            raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and reopen it")
 
     def _how_lost(self) -> RoomGone:
         """Why there is no log where it was."""
@@ -520,5 +520,5 @@ def _in_our_words(error: OSError | RoomUnreachable, folder: Path) -> RoomUnreach
 
 def _unwritten(folder: Path, why: str | None) -> RoomUnreachable:
     return RoomUnreachable(
-        f"{folder} cannot be written: {why}. The room can be looked at, not written; nothing was changed"
+        f"{folder} cannot be written: {why}. The room can be read but not written; nothing was changed"
     )

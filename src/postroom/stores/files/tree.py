@@ -202,11 +202,11 @@ class Tree:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise NotAFile(error.errno, f"{path} cannot be opened as a plain file ({error.strerror})") from error
+            raise NotAFile(error.errno, f"{path} cannot be opened as a regular file ({error.strerror})") from error
         try:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
-                raise NotAFile(errno.EINVAL, f"{path} is not a plain file")
+                raise NotAFile(errno.EINVAL, f"{path} is not a regular file")
             if about.st_size > most_bytes:
                 raise NotAFile(errno.EFBIG, f"{path} is {about.st_size} bytes long; the limit is {most_bytes}")
             return _read_all(descriptor, about.st_size)

@@ -72,7 +72,7 @@ def parse_address(url: RoomUrl) -> tuple[tuple[str, ...], str]:
     )
     if not url.rest.startswith("//") or not servers or not slash:
         raise RoomError(
-            f"{url.without_secrets()} is no address of a room on NATS; write nats://HOST:PORT/ROOM, for instance nats://127.0.0.1:4222/team"
+            f"{url.without_secrets()} is not the address of a room on NATS; write nats://HOST:PORT/ROOM, for instance nats://127.0.0.1:4222/team"
         )
     if not all(map(_SERVER.fullmatch, servers)) and "@" not in name:
         raise RoomError(
@@ -85,7 +85,7 @@ def parse_address(url: RoomUrl) -> tuple[tuple[str, ...], str]:
             "password in a file: postroom allow nats://HOST:PORT --user NAME --password-file FILE"
         )
     if not _ROOM_NAME.fullmatch(name):
-        raise RoomError(f"{name!r} is no name of a room on NATS: letters, digits, - and _ are, up to 64 of them")
+        raise RoomError(f"{name!r} is not a name for a room on NATS: use up to 64 letters, digits, - and _")
     return tuple(f"nats://{server}" for server in servers), name
 
 
@@ -125,7 +125,7 @@ def _check_address(url: RoomUrl, config: Config, entries: Mapping[str, trust.Ser
     ]
     if named and unknown:
         raise RoomNotAllowed(
-            f"the address names {', '.join(named)} for the server {unknown[0]}, which you have not allowed to be shown any "
+            f"the address names {', '.join(named)} for the server {unknown[0]}, which you have not allowed to receive "
             f"credentials; nothing was read or sent. If you trust it: postroom allow nats://{unknown[0]}"
         )
 
@@ -137,8 +137,8 @@ def _kept_for(entries: Mapping[str, trust.ServerEntry | None]) -> dict[str, str 
     for other in others:
         if kept[other] != kept[first]:
             raise RoomNotAllowed(
-                f"the address names {first} and {other}, for which you keep different credentials, or none for one of them; "
-                f"nothing was sent. Allow them alike: postroom allow nats://{first},{other} …"
+                f"the address names {first} and {other}, for which you have different credentials, or none for one of them; "
+                f"nothing was sent. Allow them together: postroom allow nats://{first},{other} …"
             )
     return kept[first]
 
@@ -149,7 +149,7 @@ def _read_password(path: str | None) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text"
+        said = error.strerror if isinstance(error, OSError) else "it is not text"
         raise RoomError(f"the password file {path} cannot be read: {said}") from error
 
 
@@ -165,9 +165,9 @@ def check_private(access: Access, uri: Any, writer: Any) -> None:
         return
     host = f"{uri.hostname}:{uri.port}"
     if access.wants_tls:
-        said = "which the settings of the room ask for (tls_ca, tls_cert). Nothing was sent to it"
+        said = "which the room's settings require (tls_ca, tls_cert). Nothing was sent to it"
     elif access.has_secrets and not access.plaintext and not _is_loopback(writer.get_extra_info("peername")):
-        said = "so a password or token could be read on the way to it. Nothing was sent. Give the server a certificate; or, "
+        said = "so others on the network could read a password or token. Nothing was sent. Give the server a certificate; or, "
         said += f"if you trust the network: postroom allow nats://{host} --plaintext"
     else:
         return

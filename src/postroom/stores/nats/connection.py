@@ -157,7 +157,7 @@ class Connection:
         why = self._trouble or str(error) or type(error).__name__
         if self._refused.is_set():
             return RoomUnreachable(
-                f"the NATS servers at {where} refuse us ({why}); look at user, password_file, creds and tls_ca"
+                f"the NATS servers at {where} refused the connection ({why}); check user, password_file, creds and tls_ca"
             )
         return RoomUnreachable(f"no NATS server answers at {where} ({why}); is it running, and is the address right?")
 

@@ -124,7 +124,7 @@ class NatsRoom:
             except Changed:
                 continue
             return base_ns
-        raise RoomUnreachable(f"the time of the room {self.name} cannot be agreed upon; try again")
+        raise RoomUnreachable(f"the time of the room {self.name} could not be agreed; try again")
 
     def _now_ns_of_servers(self) -> int:
         if not isinstance(self.clock, SystemClock):  # a test's clock is the only one that counts

@@ -277,8 +277,8 @@ class Wire:
     def _how_it_ended(self, unsure: bool) -> RoomError:
         if unsure:
             return OutcomeUnknown(
-                f"the reply of the room {self.room} was lost, and nobody answered within {self.connection.timeout_s:g} s: it may have "
-                "happened or not; repeat it"
+                f"the reply of the room {self.room} was lost, and there was no answer within {self.connection.timeout_s:g} s: it may or may "
+                "not have happened; repeat it"
             )
         return RoomUnreachable(
             f"the room {self.room} did not answer within {self.connection.timeout_s:g} s{self.connection.why()}; nothing was changed"
@@ -312,7 +312,7 @@ class Wire:
             messages.append((self._prefix + write.subject, write.data, "\r\n".join([*lines, "", ""])))
         most = max(len(data) + len(head) for _, data, head in messages)
         if most > self.connection.client.max_payload:
-            said = f"the servers take {self.connection.client.max_payload} bytes at once (max_payload), and this needs {most}"
+            said = f"the servers take {self.connection.client.max_payload} bytes at once (max_payload), but this needs {most}"
             raise RoomError(f"{said}; nothing was changed")
         return messages
 
@@ -330,7 +330,7 @@ class Wire:
         said = f" ({error['description']})" if error is not None and error.get("description") else ""
         return StorageFull(
             f"the storage of the servers of the room {self.room} is full{said}; nothing was changed. Purge finished messages, or "
-            "raise max_file of the servers; until then the room's reserve lets what is there be received and acked"
+            "raise max_file of the servers; until then the room's reserve lets stored messages be received and acked"
         )
 
     def _refusal(self, error: dict[str, Any]) -> RoomError:

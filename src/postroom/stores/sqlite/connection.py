@@ -54,7 +54,9 @@ def in_our_words(error: apsw.Error, path: Path, connection: apsw.Connection | No
             return layouts.upgraded(path, layout, LAYOUT)
     if getattr(error, "extendedresult", 0) in NOT_SYNCED:
         # it lies in the log, unseen; should all processes die before the next change, recovery finds it there
-        return RoomUnreachable(f"the disk of {path} failed to sync ({error}); it is not done, but may be after a crash")
+        return RoomUnreachable(
+            f"the disk of {path} failed to sync ({error}); it was not done, but may be after a crash"
+        )
     # of a full disk SQLite often says that it failed, when its shared memory cannot grow
     full = isinstance(error, apsw.IOError) and why_unwritable(path.parent, path)
     if full or isinstance(error, _CANNOT_WRITE):
@@ -66,9 +68,9 @@ def _why_not(error: apsw.Error, path: Path, connection: apsw.Connection | None) 
     """The cause, and what can still be done."""
     why = "its disk is full" if isinstance(error, apsw.FullError) else why_unwritable(path.parent, path)
     if why:
-        return f": {why}. The room can be looked at, not written"
+        return f": {why}. The room can be read but not written"
     if connection is not None and connection.readonly("main"):
-        return ": it was opened to be looked at, when nothing could be written there. Open it anew"
+        return ": it was opened read-only, when its folder could not be written. Reopen it"
     return f" ({error}); check who owns it and its folder, and its disk"
 
 

@@ -132,7 +132,9 @@ class SqliteFile:
             if way == self._way:
                 return layout
             self.attendance.close()
-        raise RoomBusy(f"{self.path} is opened and closed by others all the time, and can only be looked at; try again")
+        raise RoomBusy(
+            f"{self.path} is constantly opened and closed by other processes, and can only be read; try again"
+        )
 
     def _come_in(self) -> Here:
         """Count as a user of the file in this process, until it is closed, or forgotten without that."""
@@ -359,11 +361,11 @@ class SqliteFile:
                 cursor.exec_trace = note_names
                 return names, cursor.execute(sql, bindings).fetchall()
         except apsw.AuthError as error:
-            raise RoomError("only reading is allowed here: write one SELECT") from error
+            raise RoomError("only reading is allowed here: write a single SELECT") from error
         except (apsw.BusyError, apsw.CorruptError, apsw.IOError) as error:
             raise in_our_words(error, self.path) from error
         except (apsw.Error, TypeError, UnicodeEncodeError) as error:  # also a value that SQLite has no type for
-            raise RoomError(f"that query does not work: {error}") from error
+            raise RoomError(f"the query failed: {error}") from error
 
     def faults(self, limit_s: float) -> list[str] | None:
         """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
@@ -419,7 +421,7 @@ class SqliteFile:
             is_same = self._way.written_at_ns == about.st_mtime_ns and self._mine.log in (None, log)
             return None if is_same else _WRITTEN
         if about.st_size < least_bytes:
-            return "was made shorter, as by a backup that is copied over it,"
+            return "was truncated, as when a backup is copied over it,"
         if self._mine.log not in (None, log):
             return "lost its log, which was deleted or replaced"
         self._seen_bytes = about.st_size
@@ -431,7 +433,7 @@ class SqliteFile:
 
     def is_gone(self, how: str) -> None:
         """Raise RoomGone, from now on always."""
-        self._gone = f"{self.path} {how} while the room was open; close the room and open it anew"
+        self._gone = f"{self.path} {how} while the room was open; close the room and reopen it"
         raise RoomGone(self._gone)
 
     def tidy(self) -> None:

@@ -70,12 +70,12 @@ def refuse_unsafe(folder: Path) -> str:
     """Refuse a SQLite or a file system that could lose messages. Returns the kind of file system."""
     if not sqlite_is_safe(sqlite_version()):
         raise RoomUnsafe(
-            f"SQLite {sqlite_version()} can lose commits of a write-ahead log; install apsw with SQLite 3.51.3 or newer"
+            f"SQLite {sqlite_version()} can lose commits from its write-ahead log; install apsw with SQLite 3.51.3 or newer"
         )
     kind = file_system_type(next(place for place in (folder, *folder.parents) if place.exists()))
     if kind in NETWORK_FILE_SYSTEMS:
         raise RoomUnsafe(
-            f"{folder} lies on a network file system ({kind}), where the locks and the shared memory of SQLite's "
+            f"{folder} is on a network file system ({kind}), where the locks and the shared memory of SQLite's "
             "write-ahead log do not hold; put the room on a local disk, or use nats:// for several machines"
         )
     return kind
@@ -179,7 +179,7 @@ def _number(value: Any, path: Path) -> int:
     """A number that the file keeps about itself. Raises RoomDamaged when it is none."""
     if isinstance(value, int) and abs(value) < 1 << 62:
         return value
-    raise RoomDamaged(f"{path} has no number where one of the room belongs; it was damaged, or made by others")
+    raise RoomDamaged(f"{path} lacks a number that every room has; it is damaged, or another program made it")
 
 
 def refuse_foreign(connection: apsw.Connection, path: Path) -> None:

@@ -80,8 +80,8 @@ def is_at_rest(path: Path) -> bool:
     log, index = _size(Path(f"{path}-wal")), _size(Path(f"{path}-shm"))
     if log and index < _INDEX_BYTES:
         raise RoomUnreachable(
-            f"the log of {path} holds changes that are not in the file yet, and reading them takes writing beside it: "
-            f"{why_unwritable(path.parent, path)}. Copy the folder to a disk that can be written, and look there"
+            f"the log of {path} holds changes that are not in the file yet, and reading them requires writing beside it: "
+            f"{why_unwritable(path.parent, path)}. Copy the folder to a writable disk, and read it there"
         )
     return index < _INDEX_BYTES or not os.path.exists(f"{path}-wal")
 
@@ -95,7 +95,7 @@ def look_at(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, at
             if version != LAYOUT:
                 why = why_unwritable(path.parent, path)
                 raise RoomUnreachable(
-                    f"{path} has layout {version}, and reading it takes an upgrade to layout {LAYOUT}: {why}. Copy the "
+                    f"{path} has layout {version}, and reading it requires an upgrade to layout {LAYOUT}: {why}. Copy the "
                     "folder to a disk that can be written, and look there"
                 )
             return layout_of(connection, path, clock, attendance, keep=False)

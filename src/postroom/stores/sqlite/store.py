@@ -183,7 +183,7 @@ class SqliteStore(Store):
         claim_next: Want | None = None,
     ) -> Settled:
         if outcome not in OUTCOMES:
-            raise ValueError(f"no outcome is called {outcome!r}; there are: {', '.join(OUTCOMES)}")
+            raise ValueError(f"there is no outcome {outcome!r}; the outcomes are: {', '.join(OUTCOMES)}")
         if outcome in _SETTLED_AS and not puts and claim_next is None and not self._file.left_open():
             moment = self._steps.moment()
             crashpoints.reached("sqlite.begun")

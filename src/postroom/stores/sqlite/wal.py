@@ -52,9 +52,9 @@ _TIDY_PAUSE_NS: Final = 30_000_000_000
 class Fold(Enum):
     """How a checkpoint, which folds the log back into the file, went."""
 
-    DONE = "writers begin it anew"
-    PINNED = "somebody reads what lies in it"
-    ELSEWHERE = "somebody else is at it"
+    DONE = "writers start it over"
+    PINNED = "another process is reading from it"
+    ELSEWHERE = "another process is working on it"
 
 
 class Checkpointer:

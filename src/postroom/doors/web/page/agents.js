@@ -11,7 +11,7 @@ export class Agents {
     this.people = el("div.people");
     this.graph = el("div.card.graph");
     this.head = el("p", null, "");
-    this.none = nothing("agents", "Nobody was here yet", "Agents appear when they open the room, or when somebody speaks in their name.");
+    this.none = nothing("agents", "No agents yet", "Agents appear when they open the room, or when a command or hook acts in their name.");
     this.body = el("div.agents", null, this.people, this.graph);
     section.append(el("div.head", null, el("h1", null, "Agents"), this.head), this.body, this.none);
   }
@@ -52,7 +52,7 @@ export class Agents {
     set(p.status, this.status(agent, moment));
     p.work.hidden = !agent.current_task;
     setSaid(p.work, agent.current_task ?? "");
-    keyed(p.held, agent.holds, (line) => line.id, (line) => el("button.held", { onclick: () => this.open(line.id), title: "works on this message" }, icon("claimed"), el("span", { said: `${line.type === "message" ? "" : line.type + ": "}${line.text ?? ""}` })), () => {});
+    keyed(p.held, agent.holds, (line) => line.id, (line) => el("button.held", { onclick: () => this.open(line.id), title: "working on this message" }, icon("claimed"), el("span", { said: `${line.type === "message" ? "" : line.type + ": "}${line.text ?? ""}` })), () => {});
     const wait = waits[0];
     p.wait.hidden = !wait;
     p.wait.classList.toggle("cycle", waits.some((each) => each.cycle));
@@ -77,7 +77,7 @@ export class Agents {
       const cycle = waits.filter((wait) => wait.cycle);
       this.graph.replaceChildren(
         el("h2", null, "Who waits for whom"),
-        waits.length ? drawing(waits) : el("p.soft", null, "Nobody waits for anybody."),
+        waits.length ? drawing(waits) : el("p.soft", null, "No agent is waiting for an answer."),
         ...(cycle.length ? [el("p.alarm", { role: "alert" }, `A cycle: ${[...new Set(cycle.map((wait) => plain(wait.asker)))].join(", ")} all wait for each other.`)] : []),
       );
     }
@@ -93,7 +93,7 @@ function group(waits) {
 
 function nameOf(wait) {
   if (wait.kind === "mailbox") return `mailbox ${plain(wait.peer)}`;
-  return wait.peer === null ? "whoever answers" : plain(channelName(wait.peer));
+  return wait.peer === null ? "any agent" : plain(channelName(wait.peer));
 }
 
 /** Names on a circle, an arrow from each who waits to whom it waits for. */
@@ -102,7 +102,7 @@ function drawing(waits) {
   for (const wait of waits) {
     names.set(`@${wait.asker}`, { label: plain(wait.asker), box: false });
     const key = wait.kind === "mailbox" ? `#${wait.peer}` : `@${wait.peer ?? "?"}`;
-    if (!names.has(key)) names.set(key, { label: wait.peer === null ? "anybody" : plain(wait.peer), box: wait.kind === "mailbox" });
+    if (!names.has(key)) names.set(key, { label: wait.peer === null ? "any agent" : plain(wait.peer), box: wait.kind === "mailbox" });
   }
   const nodes = [...names.values()];
   const [w, h] = [350, 320];

@@ -124,26 +124,26 @@ const ACTS = {
 
 async function reopen(task) {
   const done = await confirm(`Reopen ${plain(task.id)}?`, "It is ready again, for anybody.", "Reopen", () => post("/api/reopen-task", { id: task.id }), false);
-  if (done) toast(done.reopened ? "Reopened." : "It was reopened before.");
+  if (done) toast(done.reopened ? "Reopened." : "It had already been reopened.");
 }
 
 async function abort(task) {
-  const why = [el("p.soft", null, task.state === "claimed" ? `${plain(task.owner ?? "")} is told to stop, and what it reports later does not count.` : "Nobody can claim it until it is reopened."), el("label", null, "Why", el("input", { name: "why", autocomplete: "off" }))];
+  const why = [el("p.soft", null, task.state === "claimed" ? `${plain(task.owner ?? "")} is told to stop, and anything it reports later does not count.` : "It cannot be claimed until it is reopened."), el("label", null, "Why", el("input", { name: "why", autocomplete: "off" }))];
   const done = await ask(`Abort ${plain(task.id)}?`, why, { yes: "Abort", danger: true, act: (values) => post("/api/abort-task", { id: task.id, why: values.why.trim() }) });
-  if (done) toast(done.aborted ? "Aborted." : "It was over before.");
+  if (done) toast(done.aborted ? "Aborted." : "It had already ended.");
 }
 
 async function addTask() {
   const fields = [
-    el("label", null, "Its id", el("input", { name: "id", required: true, autocomplete: "off", placeholder: "T1" })),
-    el("label", null, "What is to be done", el("input", { name: "title", autocomplete: "off" })),
-    el("label", null, "Tasks that must be done before it, with spaces between", el("input", { name: "after", autocomplete: "off" })),
+    el("label", null, "ID", el("input", { name: "id", required: true, autocomplete: "off", placeholder: "T1" })),
+    el("label", null, "Title", el("input", { name: "title", autocomplete: "off" })),
+    el("label", null, "Tasks that must be done first, separated by spaces", el("input", { name: "after", autocomplete: "off" })),
   ];
   const done = await ask("Add a task", fields, { yes: "Add", act: ({ id, title, after }) => post("/api/add-task", { id: id.trim(), title: title.trim(), after: after.split(/[\s,]+/).filter(Boolean) }) });
   if (done) toast("Added.");
 }
 
 async function release(task) {
-  const done = await confirm(`Release ${plain(task.id)}?`, `${plain(task.owner ?? "")} loses it: it is ready again, and what its owner reports later may no longer count.`, "Release", () => post("/api/release-task", { id: task.id }));
-  if (done) toast(done.released ? "Released." : "It was settled before.");
+  const done = await confirm(`Release ${plain(task.id)}?`, `${plain(task.owner ?? "")} loses it: it is ready again, and anything its owner reports later may not count.`, "Release", () => post("/api/release-task", { id: task.id }));
+  if (done) toast(done.released ? "Released." : "It had already been settled.");
 }

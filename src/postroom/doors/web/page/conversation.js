@@ -150,10 +150,10 @@ export class Conversation {
   nothing() {
     if (this.isFiltered && this.search?.how === "running" && !this.past) return [el("h2", null, "Searching…")];
     if (this.isFiltered && this.past) return [el("h2", null, "Nothing matches around this moment")];
-    if (this.isFiltered && this.search?.how === "done") return [el("h2", null, "Nothing matches"), el("p", null, "Everything that this room keeps was searched, whole messages too.")];
+    if (this.isFiltered && this.search?.how === "done") return [el("h2", null, "Nothing matches"), el("p", null, "Every message in this room was searched in full.")];
     if (this.isFiltered) return [el("h2", null, "Nothing matches so far")];
     if (this.past) return [el("h2", null, "Nothing had been sent yet")];
-    return [el("h2", null, "Nothing was said yet"), el("p", null, "An arrow appears as soon as a message is stored. Try "), el("p", null, el("code", null, "postroom send bob 'hello' --as ada --new"))];
+    return [el("h2", null, "No messages yet"), el("p", null, "An arrow appears as soon as a message is stored. Try "), el("p", null, el("code", null, "postroom send bob 'hello' --as ada --new"))];
   }
 
   // What is looked for
@@ -210,10 +210,10 @@ export class Conversation {
       choice.value = wanted[name] ?? "";
       choice.classList.toggle("on", choice.value !== "");
     }
-    const more = wanted.thread ? "one thread" : wanted.to ? `mail for ${shortened(plain(wanted.to), 24)}` : wanted.free ? "mail for whoever is free" : "";
+    const more = wanted.thread ? "one thread" : wanted.to ? `mail for ${shortened(plain(wanted.to), 24)}` : wanted.free ? "mail for any agent" : "";
     byId("f-more").hidden = !more;
     set(byId("f-more").firstElementChild, more);
-    byId("f-more").setAttribute("aria-label", `No longer only ${more}`);
+    byId("f-more").setAttribute("aria-label", `Stop showing only ${more}`);
     byId("f-clear").hidden = !this.isFiltered;
     this.look();
   }

@@ -21,9 +21,9 @@ export class DeadLetters {
     this.every = el("a", { href: linkTo("conversation", { state: "dead" }) }, "Find in all dead letters");
     this.tools = el("div.tools", null, this.kind, this.text, this.every);
     this.list = el("div.letters");
-    this.none = nothing("dead-letters", "No dead letters", "A message that fails on its last delivery lands here, with the history of every attempt.");
+    this.none = nothing("dead-letters", "No dead letters", "A message that fails on its last delivery appears here, with the history of every attempt.");
     this.deeds = el("tbody");
-    this.done = el("section.section", { hidden: true }, el("h2", null, "Done by hand"), el("p.soft", null, "What people did from this page, the latest first. It stays when the message is gone."),
+    this.done = el("section.section", { hidden: true }, el("h2", null, "Done by hand"), el("p.soft", null, "What people did on this page, latest first. These entries remain when the message is deleted."),
       el("div.card.wide", { tabIndex: 0, role: "region", "aria-label": "Done by hand" }, el("table.plain", null, el("thead", null, el("tr", null, ...["when", "who", "what", "which", "about it"].map((name) => el("th", { scope: "col" }, name)))), this.deeds)));
     section.append(el("div.head", null, el("h1", null, "Dead letters"), this.head, this.right), this.tools, this.list, this.none, this.done);
   }
@@ -101,10 +101,10 @@ export class DeadLetters {
     setSaid(p.to, line.to_agent ?? `# ${channelName(line.channel)}`);
     setSaid(p.type, line.type);
     set(p.age, `${span(now() - (Date.parse(attempts.at(-1)?.ended_at) || line.sent_ms))} ago`);
-    setSaid(p.error, line.error ?? "it was given up without a word");
+    setSaid(p.error, line.error ?? "it was given up, without a reason");
     setSaid(p.text, line.text ?? "");
     set(p.tries, `${attempts.length} attempt${attempts.length === 1 ? "" : "s"}`);
-    keyed(p.history, attempts.map((attempt, n) => ({ ...attempt, n })), (a) => a.n, (a) => el("li", { said: `${a.agent ?? "nobody"}, ${a.claimed_at.slice(11, 19)}, for ${span(Date.parse(a.ended_at) - Date.parse(a.claimed_at))}: ${plain(a.error ?? "no word")}` }), () => {});
+    keyed(p.history, attempts.map((attempt, n) => ({ ...attempt, n })), (a) => a.n, (a) => el("li", { said: `${a.agent ?? "no agent"}, ${a.claimed_at.slice(11, 19)}, for ${span(Date.parse(a.ended_at) - Date.parse(a.claimed_at))}: ${plain(a.error ?? "no reason given")}` }), () => {});
   }
 
   showDeeds(deeds) {

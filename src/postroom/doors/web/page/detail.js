@@ -77,7 +77,7 @@ export class Detail {
     const to = envelope.to_agent === null ? el("span", null, "# ", el("span", { said: envelope.channel })) : el("span", { said: envelope.to_agent });
     return el("div.way", null, el("span", { said: envelope.from_agent }), el("i", null, "→"), to,
       envelope.lane === "human" && el("span.chip", null, "human"),
-      !recipient_known && el("span.chip.look-retried", null, "not here yet"));
+      !recipient_known && el("span.chip.look-retried", null, "not joined yet"));
   }
 
   /** Why a message is where it is, and until when: times as the rest of the page tells them. */
@@ -123,7 +123,7 @@ export class Detail {
 
   attempts({ attempts }) {
     if (!attempts.length) return null;
-    return el("div", null, el("h3", null, "Attempts that failed"), el("ol.steps", null,
+    return el("div", null, el("h3", null, "Failed attempts"), el("ol.steps", null,
       ...attempts.map((a) => el("li.look-retried", null, el("b", { said: a.agent ?? "nobody" }), el("span.soft", null, ` for ${span(Date.parse(a.ended_at) - Date.parse(a.claimed_at))}`), a.error && el("p", { saidLines: a.error })))));
   }
 
@@ -177,6 +177,6 @@ export async function drop(ids) {
 }
 
 async function release(id, holder) {
-  const done = await confirm(`Release the claim of ${plain(holder ?? "its receiver")}?`, "The message is delivered again, perhaps to another. If its receiver is still at work, what it reports no longer counts. On its last delivery it becomes a dead letter.", "Release", () => post("/api/release", { id }));
-  if (done) toast(done.released ? "Released." : "It was settled before.");
+  const done = await confirm(`Release the claim of ${plain(holder ?? "its receiver")}?`, "The message is delivered again, perhaps to another agent. If its receiver is still working on it, its report no longer counts. On its last delivery it becomes a dead letter.", "Release", () => post("/api/release", { id }));
+  if (done) toast(done.released ? "Released." : "It had already been settled.");
 }

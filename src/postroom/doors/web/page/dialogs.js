@@ -58,11 +58,11 @@ export async function compose(about, to = "") {
     [
       el("p.soft", null, nameWords(about)),
       el("div.pair", null, el("label", null, "To", (() => {
-        const input = el("input", { name: "to", value: to, placeholder: "empty: whoever is free", autocomplete: "off" });
+        const input = el("input", { name: "to", value: to, placeholder: "empty: any agent", autocomplete: "off" });
         input.setAttribute("list", "names");
         return input;
       })()), el("label", null, "Channel", el("input", { name: "channel", value: "general", required: true, autocomplete: "off" }))),
-      el("div.pair", null, el("label", null, "Type", el("input", { name: "type", value: "message", required: true, autocomplete: "off" })), el("label", null, "Priority, 10 is first", el("input", { name: "priority", type: "number", min: "1", max: "10", value: "5" }))),
+      el("div.pair", null, el("label", null, "Type", el("input", { name: "type", value: "message", required: true, autocomplete: "off" })), el("label", null, "Priority (10 is highest)", el("input", { name: "priority", type: "number", min: "1", max: "10", value: "5" }))),
       el("label", null, "Text, or a JSON object", el("textarea", { name: "text", rows: 5, required: true })),
       el("label.check", null, el("input", { type: "checkbox", name: "new" }), "the recipient is new"),
       names,
@@ -84,9 +84,9 @@ export async function compose(about, to = "") {
 }
 
 function nameWords({ name, human }) {
-  if (name === null) return "This room has tokens, and nobody knows who you are yet: give yours with the key at the top.";
-  if (!human) return `It goes out in the name of ${plain(name)}, as that agent's mail: its token is not a person's.`;
-  return `It goes out in the name of ${plain(name)}, in the lane of people: agents see that a human wrote it.`;
+  if (name === null) return "This room has tokens, and you have not entered yours yet: use the key at the top.";
+  if (!human) return `It is sent as ${plain(name)}, as agent mail: the token does not belong to a person.`;
+  return `It is sent as ${plain(name)}, marked as human: agents see that a person wrote it.`;
 }
 
 /** Let the person say who it is, by a token of the room. Resolves with what the server then knows, or null. */
@@ -94,12 +94,12 @@ export function signIn() {
   return ask(
     "Who are you?",
     [
-      el("p.soft", null, "In a room with tokens, what you do here is done in the name that your token proves. Make one with "),
+      el("p.soft", null, "In a room with tokens, you act here under the name that your token proves. Make one with "),
       el("p", null, el("code", null, "postroom agent add NAME --human")),
       el("label", null, "Your token", el("input", { name: "token", type: "password", autocomplete: "off", spellcheck: false, placeholder: "prt_…" })),
-      el("p.faint", null, "Empty: forget it. The browser keeps it until it is closed, where no script can read it."),
+      el("p.faint", null, "Leave it empty to sign out. The browser keeps it until it is closed, where no script can read it."),
     ],
-    { yes: "That is me", act: ({ token }) => post("/api/sign-in", { token }) },
+    { yes: "Sign in", act: ({ token }) => post("/api/sign-in", { token }) },
   );
 }
 
@@ -117,9 +117,9 @@ export function keys(about) {
     ["1 – 6", "open a view"],
     ["↑ ↓ or j k", "go from message to message"],
     ["Enter", "open the message"],
-    ["Esc", "close it, or forget the text that is looked for"],
+    ["Esc", "close it, or clear the search"],
     ["/", "find text"],
-    ["Space", "play what is kept, or stop"],
+    ["Space", "play or pause the history"],
     ["l", "back to now"],
     ["w", "write a message"],
     ["?", "this list"],

@@ -17,7 +17,7 @@ export class Mailboxes {
   show({ mailboxes, more }) {
     const waiting = mailboxes.reduce((sum, box) => sum + box.depth, 0);
     const later = mailboxes.reduce((sum, box) => sum + box.later, 0);
-    set(this.head, `${count(waiting)} waiting${later ? `, ${count(later)} not due yet` : ""} · the last hour, a point a minute${more ? ` · and ${more} more mailboxes` : ""}`);
+    set(this.head, `${count(waiting)} waiting${later ? `, ${count(later)} not due yet` : ""} · the last hour, one point per minute${more ? ` · and ${more} more mailboxes` : ""}`);
     this.none.hidden = mailboxes.length > 0;
     keyed(this.list, mailboxes, (box) => `${box.to_agent ?? ""}\n${box.channel}`, () => this.card(), (card, box) => this.update(card, box));
   }
@@ -37,7 +37,7 @@ export class Mailboxes {
     card.dataset.box = `${box.to_agent ?? ""}#${box.channel}`;
     const age = box.oldest_ms === null ? 0 : now() - box.oldest_ms;
     setSaid(p.name, box.to_agent ?? `# ${channelName(box.channel)}`);
-    setSaid(p.channel, box.to_agent === null ? "for whoever is free" : `# ${channelName(box.channel)}`);
+    setSaid(p.channel, box.to_agent === null ? "for any agent" : `# ${channelName(box.channel)}`);
     const whose = box.to_agent === null ? { free: "1" } : { to: box.to_agent };
     p.name.href = linkTo("conversation", { ...whose, channel: box.channel, state: "stored" });
     set(p.later, box.later ? `${count(box.later)} later, next ${soon(box.next_due_ms)}` : "");

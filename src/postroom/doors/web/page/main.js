@@ -185,7 +185,7 @@ class Page {
   say(how) {
     byId("live").dataset.how = how;
     set(byId("live").lastElementChild, { live: "live", past: "in the past", lost: "reconnecting", shut: "closed" }[how] ?? how);
-    const words = { lost: "The server does not answer. What you see is as it was; this page goes on by itself when it is back.", shut: "The server was started anew, and its key is another. Open the address that `postroom web` printed." }[how];
+    const words = { lost: "The server does not answer. This page may be out of date; it continues when the server is back.", shut: "The server was restarted with a new token. Open the address that `postroom web` printed." }[how];
     byId("notice").hidden = !words;
     if (words) set(byId("notice"), words);
   }

@@ -28,7 +28,7 @@ export class Sessions {
       set(line.when, `${span(moment - session.opened_ms)} ago`);
       line.chip.className = `chip s-${session.state}`;
       set(line.chip, session.state);
-      set(line.what, session.failure ? plain(session.failure) : session.state === "ended" ? "ended well" : `${session.members} member${session.members === 1 ? "" : "s"}`);
+      set(line.what, session.failure ? plain(session.failure) : session.state === "ended" ? "ended without errors" : `${session.members} member${session.members === 1 ? "" : "s"}`);
     });
     this.showChosen(chosen);
     this.showPools(pools);
@@ -96,7 +96,7 @@ export class Sessions {
   pool() {
     const p = { name: el("span"), evaluator: el("small.soft"), about: el("small.soft"), failure: el("div.card.failure", { role: "alert" }), rows: el("tbody"), more: el("p.faint") };
     const section = el("section.pool", null, el("h2", null, "Pool ", p.name), el("p", null, p.evaluator, p.about), p.failure,
-      table([["worker"], ["state"], ["process"], ["restarts", "num"], ["done", "num"], ["failed", "num"], ["in hand", "num"], ["last unexpected exit"]], p.rows), p.more);
+      table([["worker"], ["state"], ["process"], ["restarts", "num"], ["done", "num"], ["failed", "num"], ["in progress", "num"], ["last unexpected exit"]], p.rows), p.more);
     section.parts = p;
     return section;
   }
@@ -175,6 +175,6 @@ function boxes(mailboxes) {
 }
 
 async function stop(session) {
-  const done = await confirm("Stop this session?", "It fails for everybody in it, and workers that have not ended within two seconds are killed.", "Stop it", () => post("/api/stop-session", { id: session.id }));
-  if (done) toast(done.workers_gone ? "Stopped." : "Stopped; some of its workers still run.");
+  const done = await confirm("Stop this session?", "It fails for all its members, and workers still running after two seconds are killed.", "Stop it", () => post("/api/stop-session", { id: session.id }));
+  if (done) toast(done.workers_gone ? "Stopped." : "Stopped; some of its workers are still running.");
 }
