@@ -16,6 +16,7 @@ from postroom.board import reservations as reserved_files
 from postroom.core.clock import SYSTEM, Clock, from_iso, iso, span_s
 from postroom.core.config import (
     FOLDER,
+    MAKING_MARK,
     URL_VARIABLE,
     Config,
     RoomUrl,
@@ -588,7 +589,7 @@ def open_through(
             make_folder(folder)
     room = Room(make_gateway(open_store(address, config, clock, create=create), config, clock), address)
     place = place_of(address)
-    if place is not None:
+    if place is not None and os.path.lexists(place / MAKING_MARK):  # left by this process, or one that was killed
         trust.finish_place(place)
     return room
 

@@ -99,7 +99,7 @@ def test_fmt_writes_a_file_anew_and_then_leaves_it(cli: Cli, folder: Path) -> No
 
     assert cli("fmt", "a.pw", "--check").code == 1
     assert path.read_text().startswith("worker   main")
-    assert cli.ok("fmt", "a.pw").out == "a.pw: written anew\n"
+    assert cli.ok("fmt", "a.pw").out == "a.pw: reformatted\n"
     assert path.read_text() == "worker main() { print(1) }  # x\n"
     assert path.stat().st_mode & 0o777 == 0o640
     assert cli.ok("fmt", "a.pw").out == ""

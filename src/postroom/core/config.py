@@ -25,6 +25,8 @@ CREDENTIAL_OPTIONS: Final = ("creds", "user", "password_file", "tls_ca", "tls_ce
 FOLDER: Final = ".postroom"
 #: In a room of files that folder is Postroom's own part of it, and has this in it.
 FILES_MARK: Final = "room.json"
+#: A file that lies in a room's folder until the room has been made: what is missing meanwhile is not lost.
+MAKING_MARK: Final = "making"
 #: The folder in a room's own for attached files.
 ARTIFACTS: Final = "artifacts"
 URL_VARIABLE: Final = "POSTROOM_URL"

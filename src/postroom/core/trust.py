@@ -42,6 +42,7 @@ from .config import (
     DATABASE,
     FILES_MARK,
     FOLDER,
+    MAKING_MARK,
     POINTER,
     URL_VARIABLE,
     RoomUrl,
@@ -60,8 +61,6 @@ from .config import (
 
 #: A file in a room's folder that only this user's allow-list knows the content of.
 SEAL: Final = "seal"
-#: A file that lies in a room's folder until the room has been made: what is missing meanwhile is not lost.
-_MAKING: Final = "making"
 CONFIG_VARIABLE: Final = "POSTROOM_CONFIG"
 _LOCK: Final = "lock"
 _ROOMS: Final = "rooms"
@@ -223,7 +222,7 @@ def lost_part(url: RoomUrl) -> Path | None:
 
 
 def _was_made(place: Path) -> bool:
-    return all(os.path.lexists(place / name) for name in (SEAL, _LOCK)) and not os.path.lexists(place / _MAKING)
+    return all(os.path.lexists(place / name) for name in (SEAL, _LOCK)) and not os.path.lexists(place / MAKING_MARK)
 
 
 @contextmanager
@@ -315,7 +314,7 @@ def prepare_place(url: RoomUrl, *, group: bool = False) -> None:
                 if not place.is_dir():  # else another process, which keeps its list elsewhere, was faster
                     raise
         if is_new(url) and not _was_made(place):
-            _write_new(place / _MAKING, b"")
+            _write_new(place / MAKING_MARK, b"")
             if judge_place(place).why:
                 _allow(place, address, how="made", group=group)
 
@@ -331,7 +330,7 @@ def _make_place(place: Path, address: str, *, group: bool, shared: bool) -> None
             draft.chmod(0o2770)
         if address == address_of(place):  # in mailboxes, all of what lies around it is ignored, too
             _write_new(draft / ".gitignore", b"*\n", 0o666)
-        _write_new(draft / _MAKING, b"")
+        _write_new(draft / MAKING_MARK, b"")
         about, seal = os.stat(draft), _make_seal(draft)
         with suppress(OSError):  # a user without a configuration names rooms by their address
             _write(_ROOMS, str(place), _entry(place, address, "made", about, seal, group=group))
@@ -343,7 +342,7 @@ def _make_place(place: Path, address: str, *, group: bool, shared: bool) -> None
 
 
 def _remove_draft(draft: Path) -> None:
-    for name in (".gitignore", _MAKING, SEAL):
+    for name in (".gitignore", MAKING_MARK, SEAL):
         with suppress(OSError):
             os.unlink(draft / name)
     with suppress(OSError):
@@ -361,8 +360,7 @@ def _config_inode() -> int:
 def finish_place(place: Path) -> None:
     """The room in a folder has been made: from now on, what is missing of it is lost. Never raises."""
     with suppress(OSError):
-        if os.path.lexists(place / _MAKING):  # left by this process, or one that was killed
-            os.unlink(place / _MAKING)
+        os.unlink(place / MAKING_MARK)
 
 
 def _write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
