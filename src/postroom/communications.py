@@ -53,7 +53,7 @@ class Message:
     priority: int  # from 1 to 10; 10 comes first
     payload: dict[str, Any]  # the content: a JSON object
     correlation_id: str | None = None  # what it belongs to
-    to_agent: str | None = None  # for whom it is; None: for the first that claims it
+    to_agent: str | None = None  # the recipient; None: the first agent to claim it
 
     @classmethod
     def create(
@@ -232,7 +232,7 @@ class CommunicationSystem:
         correlation_id: str | None = None,
         ttl_seconds: float | None = None,
     ) -> str:
-        """Store a message, to one agent or to the first that claims it in the channel, and return its id.
+        """Store a message, to one agent or to the first to claim it in the channel, and return its id.
 
         Raises InvalidMessage (a ValueError) that names every fault; nothing is stored then.
         """
@@ -309,7 +309,7 @@ class CommunicationSystem:
     ) -> str:
         """Answer a message that was received: back to its sender, with its correlation id. Returns the answer's id.
 
-        The answer comes from `from_agent`, else from whom the message was addressed to, else from the agent that claimed
+        The answer comes from `from_agent`, else from the agent it was addressed to, else from the agent that claimed
         it; InvalidMessage when there is none of them. The caller's payload is not changed.
         """
         if artifact_path and isinstance(response_payload, dict):
@@ -341,7 +341,7 @@ class CommunicationSystem:
     def wait_for_response(
         self, agent_id: str, correlation_id: str, channels: Sequence[str], timeout_seconds: float = 30.0
     ) -> dict[str, Any] | None:
-        """Take the first message with this correlation id that somebody else sent; None when none came in time.
+        """Take the first message with this correlation id that another agent sent; None when none came in time.
 
         However much other mail waits, it is looked up by its correlation id; the wait ends as soon as it is stored.
         """
@@ -406,9 +406,9 @@ class CommunicationSystem:
         }
 
     def cleanup_expired_messages(self) -> int:
-        """Delete the messages whose time to live ended before anybody finished them. Returns how many.
+        """Delete the messages whose time to live ended before a receiver finished them. Returns how many.
 
-        Keeps house on the way, as every open room with agents does by itself: see `Store.sweep`.
+        Also does the room's maintenance, as every open room with agents does automatically: see `Store.sweep`.
         """
         self._gateway.sweep()
         query = Query(states=frozenset({State.EXPIRED}), limit=_PAGE)

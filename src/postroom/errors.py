@@ -25,7 +25,7 @@ PostroomError
 │   └── ModelTimeout (TimeoutError)  it did not answer in time
 ├── WorkerError                      a worker of a pool gave no result; says which worker, and why
 │   ├── WorkerNotReady               it was not ready in time, or could not start; with its last words
-│   ├── WorkerTimeout (TimeoutError) the deadline of the request is over
+│   ├── WorkerTimeout (TimeoutError) the deadline of the request has passed
 │   ├── WorkerDied                   its process ended while it worked on the request
 │   ├── EvaluatorFailed              the evaluator raised, or gave what is no evaluation
 │   ├── EvaluationAborted            somebody called it off
@@ -106,7 +106,7 @@ class TooManyHops(InvalidMessage):
 
 
 class WrongDirection(InvalidMessage):
-    """An action was sent from or to somebody that it does not go from or to; the sentence says the rule."""
+    """An action was sent from or to an agent that it is not for; the error text states the rule."""
 
 
 class DependencyCycle(InvalidMessage):
@@ -128,7 +128,7 @@ class RateLimited(PostroomError):
 
 
 class IdentityRefused(PostroomError):
-    """A token proves nothing here, or somebody claimed a name that its token does not prove. Nothing was done."""
+    """The token is not valid here, or does not prove the name that was claimed. Nothing was done."""
 
 
 class UnknownMessage(PostroomError, LookupError):
@@ -195,11 +195,11 @@ class AskFailed(PostroomError):
 
 
 class PeerGone(AskFailed):
-    """The one asked died or stopped without answering."""
+    """The agent that was asked died or stopped without answering."""
 
 
 class Refused(AskFailed):
-    """The one asked refused. `reason` says why, in its own words."""
+    """The agent that was asked refused. `reason` says why, in its own words."""
 
     quotes_others = True
 
@@ -227,7 +227,7 @@ class ModelError(PostroomError):
 
 
 class ModelMissing(ModelError):
-    """There is no language model to ask; the sentence says how to set one."""
+    """There is no language model to ask; the error text says how to set one."""
 
 
 class ModelTimeout(ModelError, TimeoutError):
@@ -235,7 +235,7 @@ class ModelTimeout(ModelError, TimeoutError):
 
 
 class WorkerError(PostroomError):
-    """A worker of a pool gave no result. `worker` names it; `output` is the last that it wrote, where that may help."""
+    """A worker of a pool gave no result. `worker` names it; `output` is the last text it wrote, where that may help."""
 
     def __init__(self, message: str, worker: str = "", output: str = "") -> None:
         self.worker = worker
@@ -248,7 +248,7 @@ class WorkerNotReady(WorkerError):
 
 
 class WorkerTimeout(WorkerError, TimeoutError):
-    """The deadline of the request is over. A worker that does not stop working on it is killed and replaced."""
+    """The deadline of the request has passed. A worker that does not stop working on it is killed and replaced."""
 
 
 class WorkerDied(WorkerError):
@@ -256,7 +256,7 @@ class WorkerDied(WorkerError):
 
 
 class EvaluatorFailed(WorkerError):
-    """The evaluator raised, or gave what is no evaluation. `trace` is the traceback in the worker's process."""
+    """The evaluator raised, or returned no evaluation. `trace` is the traceback in the worker's process."""
 
     def __init__(self, message: str, worker: str = "", trace: str = "") -> None:
         self.trace = trace
@@ -264,7 +264,7 @@ class EvaluatorFailed(WorkerError):
 
 
 class EvaluationAborted(WorkerError):
-    """The evaluation was called off."""
+    """The evaluation was cancelled."""
 
 
 class RequestDropped(WorkerError):
@@ -297,7 +297,7 @@ class SessionFailed(PostroomError):
 
 
 class Deadlock(SessionFailed):
-    """Every member of the session waited for mail that nobody was left to send."""
+    """Every member of the session waited for mail that no member was left to send."""
 
 
 class WorkerTraceback(PostroomError):
@@ -305,7 +305,7 @@ class WorkerTraceback(PostroomError):
 
 
 class SessionEnded(PostroomError):
-    """The session is over."""
+    """The session has ended."""
 
 
 class UnknownSession(PostroomError, LookupError):
@@ -341,7 +341,7 @@ class RoomUnsafe(RoomError):
 
 
 class RoomDamaged(RoomError):
-    """What lies in the room's folder is not what was written there."""
+    """The contents of the room's folder are not what was written there."""
 
 
 class RoomUnreachable(RoomError):
@@ -349,7 +349,7 @@ class RoomUnreachable(RoomError):
 
 
 class RoomGone(RoomUnreachable):
-    """The room was deleted, moved away, replaced, set back or upgraded while it was open. It stays gone: open it anew."""
+    """The room was deleted, moved away, replaced, set back or upgraded while it was open. It stays gone: reopen it."""
 
 
 class OutcomeUnknown(RoomError):

@@ -128,9 +128,9 @@ class _Lead:
 def work_for_lead(
     room: Room, name: str, work: Work, *, timeout_s: float | None = None, lease_s: float | None = None
 ) -> Iterator[str]:
-    """Do what is assigned to this worker. Yields the id of each task that it reported, done or blocked.
+    """Do the tasks assigned to this worker. Yields the id of each task that it reported, done or blocked.
 
-    An assignment of a task that is somebody else's, or that was done meanwhile, is passed over. One that does not come
+    An assignment of a task that is another agent's, or that has been done since, is skipped. One that does not come
     from a lead, or names no task, is refused, with the reason. Ends when nothing was assigned for `timeout_s` (None:
     never).
     """

@@ -103,8 +103,8 @@ class Room:
     def agent(self, name: str, *, transient: bool = False) -> Agent:
         """The agent of that name, registered. The same one each time.
 
-        An agent is said to be alive until the room closes. A transient one, for programs that make one step and end, is
-        only said to have been seen, and its claims outlive the program.
+        An agent counts as alive until the room closes. A transient one, for programs that do one thing and exit, is
+        only recorded as seen, and its claims outlive the program.
         """
         self._gateway.check_open()
         if self.closed:  # nobody would mark it stopped any more
@@ -120,7 +120,7 @@ class Room:
             return self._agents.setdefault((name, transient), agent)
 
     def connect(self, name: str) -> None:
-        """An agent that lives elsewhere is connected through this process, as by an MCP server. Twice is once.
+        """Connect an agent that lives elsewhere through this process, as an MCP server does. Idempotent.
 
         It is present until `disconnect`, or until the room closes, which marks it stopped.
         """
@@ -130,7 +130,7 @@ class Room:
             self._upkeep.connect(name)
 
     def disconnect(self, name: str) -> None:
-        """Its connection is over, and nobody can see whether it runs: it was seen, unless another process has it open."""
+        """End its connection. It is then recorded as seen, unless another process has it open."""
         self._gateway.check_open()
         with self._lock:
             self._upkeep.disconnect(name)
@@ -138,9 +138,9 @@ class Room:
     # Sessions
 
     def session(self, id: str | None = None, *, name: str | None = None) -> sessions.Session:
-        """Open a session; with an id, join one that somebody opened, as the member of that name.
+        """Open a session; with an id, join one that is open, as the member of that name.
 
-        Joining raises SessionFailed, Deadlock or SessionEnded at once when it is over, UnknownSession when there is none.
+        Joining raises SessionFailed, Deadlock or SessionEnded at once when it has ended, UnknownSession when there is none.
         """
         self._gateway.check_open()
         host = sessions.SessionHome(self._gateway, self.url.with_secrets(), self.folder)
@@ -162,18 +162,18 @@ class Room:
         transient: bool = False,
         process: str | None = None,
     ) -> reserved_files.Reservation:
-        """Say that an agent works on files, such as "src/api/**", so that others keep out of its way. Advisory.
+        """Record that an agent is working on files, such as "src/api/**", so that others keep out of its way. Advisory.
 
         It ends with `ttl_s`, its release, or this process; a transient one belongs to the agent and outlives the process
-        (unless `process` names another to end with). Shared ones (`exclusive=False`) may lie over each other. Raises
-        ReservationConflict, naming the holder and what it works on, when another agent's lies in the way: then nothing
+        (unless `process` names another to end with). Shared ones (`exclusive=False`) may overlap. Raises
+        ReservationConflict, naming the holder and what it works on, when another agent's overlaps: then nothing
         was reserved.
         """
         process = process if transient else self._gateway.process
         return self._reservations().reserve(globs, agent, ttl_s, exclusive=exclusive, why=why, process=process)
 
     def reservations(self) -> list[reserved_files.Reserved]:
-        """What is reserved at this moment, the oldest first."""
+        """The current reservations, oldest first."""
         return self._reservations().all()
 
     def unreserve(self, agent: str, globs: Iterable[str] | None = None) -> list[str]:
@@ -181,7 +181,7 @@ class Room:
         return self._reservations().drop(agent, globs)
 
     def reserved_by_others(self, paths: Iterable[str], agent: str | None) -> dict[str, str]:
-        """Those of these files that another agent has reserved for itself alone, each with whose they are."""
+        """Those of these files that another agent has reserved for itself alone, each with its holder."""
         return self._reservations().in_the_way(paths, agent)
 
     def _reservations(self) -> reserved_files.Reservations:
@@ -204,7 +204,7 @@ class Room:
         return receipts.receipt_of(message, recipient_known=known)
 
     def why(self, id: str | MessageWithLedger) -> reasons.Reason:
-        """Why a message is where it is, and until when: not due, held, nobody runs, … UnknownMessage when not kept."""
+        """Why a message is where it is, and until when: not due, held, no receiver running, … UnknownMessage when not kept."""
         return reasons.why(self._gateway, self.get(id) if isinstance(id, str) else id)
 
     def get(self, id: str) -> MessageWithLedger:
@@ -231,7 +231,7 @@ class Room:
         until: Moment | None = None,
         text: str | None = None,
     ) -> list[Message]:
-        """Messages, without taking any: what `agent` could receive, or what lies in the channels, for any agent.
+        """Messages, without taking any: what `agent` could receive, or what is in the channels, for any agent.
 
         `state` is a word of receipts (stored, claimed, …), of the table (pending, processing, done, failed), or None for
         all. `order`: "claim" (as receivers get them: the default for what is pending), "oldest" or "newest".
@@ -304,7 +304,7 @@ class Room:
     def watch(self, after: int | None = None, timeout_s: float | None = None) -> Iterator[Change]:
         """Follow the feed, woken by every change: from the number `after`, or from now on.
 
-        Goes on for ever; with `timeout_s`, until nothing came for so long.
+        Never ends; with `timeout_s`, ends after that long without an event.
         """
         check_timeout(timeout_s)
         return self._gateway.each(self._watching(self.cursor() if after is None else after, timeout_s))
@@ -327,7 +327,7 @@ class Room:
         return self._gateway.open_store.stats()
 
     def mailboxes(self) -> list[MailboxFigures]:
-        """What waits for whom, in which channel."""
+        """The waiting mail, by recipient and channel."""
         return self.stats().mailboxes
 
     def agents(self) -> list[AgentInfo]:
@@ -380,7 +380,7 @@ class Room:
     ) -> int:
         """Delete messages for good: finished ones, unless `state` names others. Returns how many. Claimed ones stay.
 
-        `ids` keeps to these, finished or not: so a message that nobody has taken is taken back.
+        `ids` limits it to these, finished or not, which also withdraws a message that is still waiting.
         `before`: sent before that time (ISO 8601 text, a datetime, milliseconds) or longer ago than a span ("1h").
         """
         self._gateway.check_open()
@@ -409,9 +409,10 @@ class Room:
         told: Callable[[list[str], int], object] | None = None,
         _lane: str = "agent",
     ) -> list[str]:
-        """Send kept messages again, the oldest first, each marked with `replay_of`. Returns the new ids.
+        """Send messages from the past again, oldest first, each marked with `replay_of`. Returns the new ids.
 
-        `since` is a time (ISO 8601 text, a datetime, milliseconds), a span ("2h") or a number of the feed. Each message is sent once:
+        `since` is a time (ISO 8601 text, a datetime, milliseconds), a span ("2h") or a position in the
+        feed. Each message is sent once:
         what is itself a replay counts as the message that it repeats. They go to the same channel and expire no more;
         answers are ordinary mail. What is still waiting is sent again too, unless `state` says otherwise.
 
@@ -470,7 +471,7 @@ class Room:
         return attachments.keep(attachments.folder_for(self.folder), Path(path).absolute())
 
     def artifact(self, reference: Mapping[str, Any] | str) -> Path:
-        """The kept file behind a reference, wherever the room lies now. UnknownMessage when it is not here."""
+        """The stored file behind a reference, wherever the room is now. UnknownMessage when it is not here."""
         self._gateway.check_open()
         return attachments.find(attachments.folder_for(self.folder), reference)
 
@@ -482,7 +483,7 @@ class Room:
         return self._gateway.closing
 
     def close(self) -> None:
-        """Let go of everything: agents are marked stopped, unsettled claims go back, waiters get RoomClosed.
+        """Release everything: agents are marked stopped, unsettled claims go back, waiters get RoomClosed.
 
         Functions that `serve` runs may finish first. Safe to call twice; after a call that was interrupted (Ctrl-C), the next one does
         the rest. In a signal's handler that interrupted a step of the room, claims are not given back here: they end with the process.
@@ -558,7 +559,7 @@ def open_room(
 
     Without an address: the one in $POSTROOM_URL, else the nearest `.postroom` above, else that of the repository's main
     worktree, else `./.postroom`, which is made. With `create` False nothing is made: RoomNotFound says where it looked.
-    A room that is found so must have been made or allowed by this user on this machine: RoomNotAllowed says how to allow it.
+    A room found this way must have been made or allowed by this user on this machine: RoomNotAllowed says how to allow it.
     Settings are the fields of `Config` (sync="full", max_deliveries=5, …); the address may carry them too (?sync=full).
     Raises RoomError, with one sentence that says what to do.
     """

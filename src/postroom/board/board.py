@@ -134,13 +134,13 @@ class Board:
         transient: bool = False,
         process: str | None = None,
     ) -> HeldTask | None:
-        """Take the next task that can be done, or that one; None when it is somebody else's or nothing is ready.
+        """Take the next task that can be done, or that one; None when another agent has it or nothing is ready.
 
         After: it belongs to this agent until it is settled, aborted, or lapses: when the lease ends, or when this
-        process is gone, which is seen in about a second. While the task is held the lease is extended by itself
+        process is gone, which is seen in about a second. While the task is held, the lease is extended automatically
         (`heartbeat`). A transient claim belongs to the agent: it ends by time alone (ten minutes), and another process
         may settle it (`held`); `process` lets it end with that process instead. With `timeout_s` it waits for one to
-        become ready (None: for ever). Raises UnknownTask when there is no such task.
+        become ready (None: no limit). Raises UnknownTask when there is no such task.
         """
         check_names(agent=agent)
         if task_id is not None:
@@ -209,7 +209,7 @@ class Board:
         return task
 
     def held(self, id: str, agent: str) -> HeldTask:
-        """A task that this agent holds already, perhaps claimed by an earlier process of its.
+        """A task that this agent holds already, perhaps claimed by an earlier process of the same agent.
 
         Raises UnknownTask when it is not on the board, InvalidMessage saying whose it is when it is not this agent's.
         """
@@ -226,7 +226,7 @@ class Board:
     def work(
         self, agent: str, *, timeout_s: float | None = None, lease_s: float | None = None, heartbeat: bool = True
     ) -> Iterator[HeldTask]:
-        """One task after the other, for ever; with `timeout_s`, until none became ready for so long.
+        """One task after another, without end; with `timeout_s`, until none became ready for that long.
 
         When the loop's body comes round without having settled its task, that is done. A loop that ends in the middle
         (`break`, or an error in its body) has not said so: the task is released.
@@ -253,7 +253,7 @@ class Board:
     def abort(self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False) -> bool:
         """Call a task off. A running owner is told at once (`task.aborted`), and its later `done` is refused.
 
-        False when it is done or aborted already. An owner that is no process gets an `abort` in its mail. `by` names
+        False when it is already done or aborted. An owner that is not a running process is told by mail (`abort`). `by` names
         the caller; that must be a lead, unless a door has seen a person's token. Raises UnknownTask.
         """
         said = None if why is None else words("why", why)
@@ -295,7 +295,7 @@ class Board:
         return reopened is not None
 
     def remove(self, id: str) -> bool:
-        """Take a task off the board for good. False, and it stays, when somebody holds it: abort it first.
+        """Take a task off the board for good. False, and it stays, when an agent holds it: abort it first.
 
         Raises UnknownTask; InvalidMessage, naming them, when tasks wait for it that would never be ready without it. A
         task of the same id may be added again. `watch` does not tell of it.
@@ -311,13 +311,13 @@ class Board:
     # Looking
 
     def get(self, id: str) -> Task:
-        """One task as it stands. UnknownTask when it is not on the board."""
+        """One task in its current state. UnknownTask when it is not on the board."""
         check_names(id=id)
         self._gateway.check_open()
         return self._book.show(self._read(id).value)
 
     def tasks(self) -> list[Task]:
-        """Every task as it stands, in the order in which they are claimed."""
+        """Every task in its current state, in the order in which they are claimed."""
         self._look()
         return self._shown(self._book.all())
 
@@ -333,7 +333,7 @@ class Board:
     def watch(self, timeout_s: float | None = None) -> Iterator[Task]:
         """Each task whenever it changes, woken by every change, from now on; also when an owner is seen to be gone.
 
-        Several changes of one task may come as one. Goes on for ever; with `timeout_s`, until nothing changed for so
+        Several changes of one task may come as one. Never ends; with `timeout_s`, ends when nothing has changed for that
         long.
         """
         check_timeout(timeout_s)

@@ -52,9 +52,9 @@ class HeldTask:
 
     @property
     def aborted(self) -> bool:
-        """Whether it was called off. Turns true by itself, within moments of `board.abort`; costs nothing to ask.
+        """Whether it was aborted. Becomes true on its own, within moments of `board.abort`; costs nothing to ask.
 
-        Of a transient claim nobody keeps hold, so asking is a look at the board.
+        A transient claim is not watched, so asking reads the board.
         """
         if self.forget is None and self.settled is None and not self._book.gateway.closing:
             self.look()

@@ -32,7 +32,7 @@ Value = dict[str, Any]
 
 
 class Reserved(NamedTuple):
-    """A reservation as it stands."""
+    """A reservation in its current state."""
 
     id: str  # the reservation's
     agent: str  # whose it is
@@ -62,7 +62,7 @@ class Reservation:
         return bool(self._reservations.release([self.id], self.agent))
 
     def extend(self, ttl_s: float = 600) -> bool:
-        """Let it end that many seconds from now. False when it has ended already: make it anew then."""
+        """Let it end that many seconds from now. False when it has already ended: make a new one then."""
         return self._reservations.extend(self.id, check_seconds("ttl_s", ttl_s, zero=False))
 
     def __enter__(self) -> Self:

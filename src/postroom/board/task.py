@@ -49,7 +49,7 @@ Value = dict[str, Any]
 
 
 class Task(NamedTuple):
-    """A task as it stands at this moment. Reading one changes nothing."""
+    """A task in its current state. Reading one changes nothing."""
 
     id: str  # its name on the board
     title: str  # what is to be done

@@ -163,7 +163,7 @@ class ManualClock:
             self._rouse()
 
     def reboot(self) -> None:
-        """Start the steady clock anew, as after a restart of the machine."""
+        """Restart the steady clock, as after a restart of the machine."""
         with self._lock:
             self._steady_ns = 1_000_000_000
             self._boot = f"manual-{int(self._boot.rpartition('-')[2]) + 1}"

@@ -56,7 +56,7 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     #: "normal" survives the death of any process; "full" survives a power cut too, and costs an fsync per change.
     sync: str = "normal"
     max_payload_bytes: int = MAX_PAYLOAD_BYTES  # the longest payload, as JSON
-    max_deliveries: int = 3  # after so many failed deliveries a message is dead
+    max_deliveries: int = 3  # after this many failed deliveries a message is dead
     #: A receiver that lives keeps a message for this long at most, however often its lease is extended; None: no limit.
     max_hold_s: float | None = 3600.0
     #: A message caused by a message caused by …: at most this many steps.
@@ -68,7 +68,7 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     pair_rate_per_s: float | None = None
     pair_rate_burst: int | None = None  # may come at once, between the two
     keep_s: float = 7 * 86400.0  # finished messages are kept, for replay, for this long
-    keep_count: int = 1_000_000  # of finished messages at most so many are kept
+    keep_count: int = 1_000_000  # at most this many finished messages are kept
     keep_bytes: int = 1024**3  # and at most so much of them
     busy_timeout_s: float = 5.0  # how long to wait for others' write lock before RoomBusy
     #: Only of rooms in files: whether the folder's group takes part too, or its owner alone.

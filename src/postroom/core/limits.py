@@ -69,7 +69,7 @@ class TokenBucket:
     def wait_for_token(self, tokens: float = 1, timeout: float = 10.0) -> bool:
         """Take tokens, sleeping exactly until they are there; the first to wait is the first to get them.
 
-        False takes nothing: at once when the bucket can never hold so many, otherwise after `timeout` seconds.
+        False takes nothing: at once when the bucket can never hold that many, otherwise after `timeout` seconds.
         """
         _check_tokens(tokens)
         if tokens > self.capacity:
@@ -132,7 +132,7 @@ class CircuitBreaker:
             raise ValueError(f"failure_threshold must be 1 or more, not {failure_threshold!r}")
         if not timeout >= 0:
             raise ValueError(f"timeout must be 0 or more seconds, not {timeout!r}")
-        self.failure_threshold = failure_threshold  # so many failures in a row open it
+        self.failure_threshold = failure_threshold  # this many failures in a row open it
         self.timeout = timeout  # seconds until one call may try
         self.failures = 0  # failures in a row so far
         #: When a call failed last, in seconds of the wall clock, for people to read; None when none has.

@@ -56,20 +56,20 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
     version: str = VERSION  # of the envelope's format
     payload: dict[str, Any] = {}  # the content: a JSON object
     from_agent: str = ""  # who sent it
-    to_agent: str | None = None  # for whom it is; None: for the first that claims it in its channel
+    to_agent: str | None = None  # the recipient; None: the first agent to claim it in its channel
     channel: str = DEFAULT_CHANNEL  # where it was sent
     priority: int = DEFAULT_PRIORITY  # from 1 to 10; 10 comes first
     timestamp_ms: int = 0  # when it was sent, by the wall clock
-    correlation_id: str | None = None  # what it belongs to, by the sender's word
+    correlation_id: str | None = None  # the conversation it belongs to, as the sender gave it
     expires_at_ms: int | None = None  # when it expires, by the wall clock; None: never
     delivery_count: int = 0  # how many times it was delivered
-    chain_id: str | None = None  # the message that began the chain of causes; None: this one did
+    chain_id: str | None = None  # the message that started the chain of causes; None: this one did
     hop_count: int = 0  # how many messages caused each other before it
     lane: str = "agent"  # "agent", or "human" when a person's token sent it
     trace: str | None = None  # the sender's trace context
     #: Where it stands, as stores tell it; `state` is the word for it.
     exact_state: State = State.READY
-    max_deliveries: int = 3  # after so many failed deliveries it is dead
+    max_deliveries: int = 3  # after this many failed deliveries it is dead
     error: str | None = None  # why it ended badly, or its last delivery did
     idempotency_key: str | None = None  # the sender's: a repeat with the same key is not stored again
     claimed_by: str | None = None  # the agent that claimed it last

@@ -13,11 +13,11 @@ class State(IntEnum):
     """Where a message stands. The numbers are stored; never renumber them."""
 
     READY = 0  # stored, and may be claimed now
-    CLAIMED = 1  # somebody works on it under a lease
+    CLAIMED = 1  # an agent works on it under a lease
     ACKED = 2  # done
     ANSWERED = 3  # done, and an answer was stored with it
     REFUSED = 4  # the receiver refused it, and why
-    EXPIRED = 5  # its time to live ended before anybody finished it
+    EXPIRED = 5  # its time to live ended before a receiver finished it
     DEAD = 6  # set aside after too many failed deliveries
     DELAYED = 7  # stored, and may be claimed later: a delayed send or a retry
     AWAITED = 8  # stored, an answer kept for the asker that waits for it; receive() does not see it

@@ -68,7 +68,7 @@ class Model(ABC):
 
         `schema` is a JSON schema that the answer is asked to obey. Not promised: that it does (models and servers cut
         answers short), nor that `max_tokens` is kept by programs that have no such option; parse what you get. Raises
-        ModelTimeout when `timeout_s` is over, whatever the other side does; ModelMissing when the server or program is
+        ModelTimeout when `timeout_s` has passed, whatever the other side does; ModelMissing when the server or program is
         not there; ModelError for everything else that is its fault. Nothing is left running then, but the system's
         lookup of a server's name, which cannot be ended.
         """

@@ -75,12 +75,13 @@ class Agent:
         trace: str | None = None,
         _lane: str = "agent",
     ) -> str:
-        """Send a message to one agent; to None, to the first that claims it in the channel. Returns its id.
+        """Send a message to one agent; to None, to the first agent to claim it in the channel. Returns its id.
 
-        After: it is stored, also if this process dies now; nobody need have seen it. With `wait="acked"` the receiver
-        has acked (or answered) it, with `wait="answered"` answered it. NotAcked, with the id, when that did not happen
-        within `timeout_s` (None: for ever) or can no longer happen; it stays stored then.
-        `cause` is the message that this one was sent because of: hops are counted along such chains, and TooManyHops
+        When this returns, the message is stored, even if this process dies now. It may not have been seen yet.
+        With `wait="acked"` the receiver has acked (or answered) it, with `wait="answered"` answered it. Raises NotAcked,
+        with the id, when that did not happen within `timeout_s` (None: no limit) or can no longer happen; the message
+        stays stored then.
+        `cause` is the message that led to this one: hops are counted along such chains, and TooManyHops
         ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
         """
         if wait is not None:
@@ -143,7 +144,7 @@ class Agent:
         trace: str | None = None,
         _lane: str = "agent",
     ) -> list[str]:
-        """Send a copy to every subscriber of the channel. Returns the ids, one for each; [] when there is nobody."""
+        """Send a copy to every subscriber of the channel. Returns the ids, one for each; [] when there are no subscribers."""
         draft = self._draft(
             cause,
             publish=True,
@@ -160,12 +161,12 @@ class Agent:
         return self._gateway.put([draft])
 
     def subscribe(self, channel: str) -> None:
-        """Get a copy of everything that is published in the channel from now on. Twice is once."""
+        """Get a copy of everything that is published in the channel from now on. Idempotent."""
         check_names(channel=channel)
         self._gateway.open_store.subscribe(channel, self.name)
 
     def unsubscribe(self, channel: str) -> bool:
-        """Get no more copies; those that are here stay. False when it was not subscribed."""
+        """Stop getting copies; those already received stay. False when it was not subscribed."""
         check_names(channel=channel)
         return self._gateway.open_store.unsubscribe(channel, self.name)
 
@@ -180,10 +181,10 @@ class Agent:
         max_hold_s: MaxHold = ...,
         late: str = "warn",
     ) -> Received:
-        """Claim the next message, waiting for one; ReceiveTimeout when none came in `timeout_s` (None: wait for ever).
+        """Claim the next message, waiting for one; ReceiveTimeout when none came in `timeout_s` (None: wait forever).
 
         Without channels: everything addressed to this agent, and the copies of its subscriptions. With channels: what
-        lies in those, addressed to it or to nobody.
+        is in those, addressed to it or to any agent.
 
         It belongs to this receiver for as long as the process runs and has the object: its lease of 30 s is extended
         again and again. `max_hold_s` is the most that it can be held (None: no limit; by default the room's setting, an
@@ -229,17 +230,17 @@ class Agent:
         late: str = "warn",
         _stop: Latch | None = None,
     ) -> Iterator[Received]:
-        """One message after the other, for ever; with `timeout_s`, until none came for so long.
+        """One message after another, without end; with `timeout_s`, until none came for that long.
 
         When the loop's body comes round without having settled its message, that is acked and the next one claimed in
         one step. A loop that ends in the middle (`break`, or an error in its body) has not said that it was done: the
         message is delivered again. Call `m.ack()` before a `break` that follows good work.
         Messages are held as with `receive`; `max_hold_s` counts for each round of the loop. An ack that came too late is
         a `LateAck`: a warning, or with `late="raise"` an error that ends the loop.
-        `prefetch` claims up to so many in one step, for short work in bulk. They are this loop's from then on: nobody
-        else gets them while it lives. With a fixed lease (`lease_s`), one whose lease ended before its turn came is
-        extended, or passed over when somebody else has it. Those that the loop never came to go back as if nobody had
-        claimed them.
+        `prefetch` claims up to that many in one step, for short work in bulk. They are this loop's from then on: no
+        other receiver gets them while it lives. With a fixed lease (`lease_s`), one whose lease ended before its turn came is
+        extended, or skipped when another receiver has it. Those that the loop never reached go back as if never
+        claimed.
         """
         want, terms = self._asked(channels, lease_s, max_hold_s, late)
         check_timeout(timeout_s)
@@ -293,7 +294,7 @@ class Agent:
         serving.Serving(self._gateway, want, terms, handlers, concurrency, stop, grace_s).run()
 
     def claimed(self, id: str) -> Received:
-        """A message that this agent holds already, perhaps claimed by an earlier process of its.
+        """A message that this agent holds already, perhaps claimed by an earlier process of the same agent.
 
         Raises UnknownMessage when it is not kept here, InvalidMessage naming its holder when it is another's.
         """
@@ -360,7 +361,7 @@ class Agent:
     # Being here
 
     def heartbeat(self, status: str = "active", current_task: str | None = None) -> None:
-        """Say how this agent is and what it does. That it lives is also said by itself while it is open."""
+        """Report this agent's status and current task. While it is open, its heartbeat is also sent automatically."""
         check_names(status=status, **({} if current_task is None else {"current_task": current_task}))
         self._gateway.check_open()
         presence.beat(self._gateway, self.name, status, current_task)

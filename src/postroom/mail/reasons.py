@@ -33,13 +33,13 @@ class Reason(NamedTuple):
     """Why a message is where it is.
 
     `kind`: not_due, retry, held, held_for_asker, unknown_recipient, not_running, in_line, untaken_channel, in_channel or
-    ended. `until`: when that ends by itself, as ISO 8601 text; None when only somebody's deed can end it. `near`: names
+    ended. `until`: when that ends on its own, as ISO 8601 text; None when only an action can end it. `near`: names
     that were perhaps meant. `text` says all of it in one sentence, in which the names and words of others stand.
     """
 
     kind: str  # one of those words
     text: str  # the whole reason as a sentence
-    until: str | None = None  # when that ends by itself
+    until: str | None = None  # when that ends on its own
     near: tuple[str, ...] = ()  # names that were perhaps meant
 
 

@@ -25,7 +25,7 @@ class Receipt(NamedTuple):
 
     id: str  # the message's
     state: str  # where it stands
-    #: Whether somebody of the recipient's name was ever in the room; True for mail to nobody in particular.
+    #: Whether an agent of the recipient's name was ever in the room; True for mail to no particular agent.
     recipient_known: bool
     events: list[Event]  # every step so far, the oldest first
     message: MessageWithLedger  # the message itself

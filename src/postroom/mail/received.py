@@ -100,9 +100,9 @@ class Envelope:
 
 
 class Received(Envelope):
-    """A message that was claimed. It belongs to its receiver until that settles it, or until the lease ends.
+    """A claimed message. It belongs to its receiver until the receiver settles it, or until the lease ends.
 
-    The lease is extended for as long as this object is there, its process runs and `max_hold_s` is not over, unless the
+    The lease is extended for as long as this object is there, its process runs and `max_hold_s` has not passed, unless the
     receiver asked for a fixed one (`lease_s`).
 
     `ack`, `retry`, `dead`, `reply`, `refuse` settle it. Each returns whether it counted, after that is committed: False
@@ -232,7 +232,7 @@ class Received(Envelope):
     def give_back(self, error: BaseException | str) -> None:
         """Let others have it, because this receiver failed or left. Never raises: the end of the lease does the same.
 
-        What a program is stopped by (Ctrl-C, the end of a loop) is no fault of the message: it is back at once.
+        When the program was stopped (Ctrl-C, the end of a loop), the message is not at fault: it is back at once.
         """
         if self.settled is not None:
             return
@@ -246,7 +246,7 @@ class Received(Envelope):
             self.let_go()
 
     def return_unseen(self, why: str = UNSEEN) -> None:
-        """Let others have it, as if it had not been claimed: nobody saw it. Never raises, like `give_back`."""
+        """Let others have it, as if it had not been claimed. Never raises, like `give_back`."""
         unseen = self._gateway.unseen
         unseen.add(self._ticket)  # should that fail, the room that is closed says the same
         try:

@@ -64,17 +64,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     half_life_s: float = MIN_HALF_LIFE_S  # in which a confidence loses half of its weight
     deadline_s: float = 5.0  # at the latest then the decision is closed
-    #: So many last words are enough; None: all of them.
+    #: This many final assessments are enough; None: all of them.
     quorum: int | None = None
     #: When first looks are enough for an open decision; None: never.
     fast_path_s: float | None = 0.1
-    max_responders: int = 1  # so many may answer
+    max_responders: int = 1  # at most this many may answer
     #: Below this a second or third does not answer; the best one always may.
     min_confidence: float = 0.3
     #: How much of its confidence a persona that has just spoken loses in the ranking; half of that after the half-life.
     diversity: float = 0.2
     diversity_half_life_s: float = 60.0  # in which the loss is halved
-    max_hops: int = 8  # a longer chain of messages is answered by nobody
+    max_hops: int = 8  # a longer chain of messages gets no answer
 
     # The message
     message_id: str = ""  # the message

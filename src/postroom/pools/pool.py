@@ -56,7 +56,7 @@ ResultListener = Callable[[str, Request], None]
 
 
 class WorkerPool:
-    """Workers that share an evaluator ("module:function"), each with a name, settings and a process of its own.
+    """Workers that share an evaluator ("module:function"), each with its own name, settings and process.
 
     - `queue_size`: how many requests may wait for a worker.
     - `policy`: what happens to one more. "block": its caller waits. "drop_oldest": the one that has waited longest is
@@ -338,7 +338,7 @@ class WorkerPool:
     def follow(
         self, room: Room, channels: Iterable[str], *, timeout_s: float | None = EVALUATE_TIMEOUT_S, keep: int = 1000
     ) -> Following:
-        """Evaluate new messages of the channels as they come, by all workers, before anybody asks. Nothing is taken.
+        """Evaluate new messages of the channels as they come, by all workers, before they are asked for. Nothing is taken.
 
         `evaluate_message` and `begin` then find the results, or join the requests, of the last `keep` messages. Returns
         what follows: `close()` it, or use it as a context manager; it also ends with the pool.

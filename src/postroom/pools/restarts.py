@@ -31,9 +31,9 @@ class Exit(NamedTuple):
 class RestartPolicy:
     """How often, and how fast, a worker is started again."""
 
-    max_restarts: int = 3  # so many within the period; one more, and the pool gives up
+    max_restarts: int = 3  # this many within the period; one more, and the pool gives up
     period_s: float = 5.0  # how long an exit counts
-    #: The second restart within the period waits so long (jittered), each further one twice as long, up to the cap.
+    #: The second restart within the period waits this long (jittered), each further one twice as long, up to the cap.
     backoff_s: float = 0.05
     backoff_cap_s: float = 2.0  # the longest wait before a restart
 

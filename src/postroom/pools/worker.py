@@ -77,7 +77,7 @@ class PoolWorker:
         self.name = name  # by which the pool knows it
         self.context = {"persona_id": name, **context}  # what it was given to work with: persona, model, prompt
         self.figures = WorkerFigures()  # what it has done so far
-        self.exits: list[Exit] = []  # ends of its process that nobody asked for, the last hundred
+        self.exits: list[Exit] = []  # unexpected exits of its process, the last hundred
         #: Its requests. For the pool.
         self.requests = RequestQueue(name, plan, loop, self.figures)
         self._plan = plan

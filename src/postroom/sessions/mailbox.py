@@ -83,7 +83,7 @@ class Mailbox:
         """Put any JSON value into the mailbox: a copy of it. Returns the message's id, without waiting for a reader.
 
         After: it is stored, behind everything sent before; it can be received after `delay_ms`.
-        Raises SessionFailed, SessionEnded: the session is over, nothing was stored. InvalidMessage: it is not JSON.
+        Raises SessionFailed, SessionEnded: the session has ended, nothing was stored. InvalidMessage: it is not JSON.
         """
         check_ms("delay_ms", delay_ms)
         with self._member.acting():
@@ -100,11 +100,11 @@ class Mailbox:
             )
 
     def receive(self, timeout_ms: float | None = None) -> Any:
-        """Take the oldest value, waiting for one: for ever, or that many MILLISECONDS.
+        """Take the oldest value, waiting for one: forever, or that many MILLISECONDS.
 
         Raises ReceiveTimeout when none came in time: then nothing was taken. Raises SessionFailed at once when the
         session fails, before or while it waits, and SessionEnded when its opener closes it, or, within a
-        second, when this member leaves. When every member waits for ever and nothing is on its way, that is a failure
+        second, when this member leaves. When every member waits forever and nothing is on its way, that is a failure
         too: Deadlock.
         """
         if timeout_ms is not None:

@@ -117,7 +117,7 @@ class Session:
         grace_s: float = GRACE_S,
         show: bool = True,
     ) -> list[Any]:
-        """Run workers, each in a process of its own, and return their results in order.
+        """Run workers, each in its own process, and return their results in order.
 
         When one fails (raises, calls sys.exit, is killed, or is not done after `deadline_s`), the session fails: the
         others' pending receives are aborted, those that have not stopped after `grace_s` are terminated, then killed,

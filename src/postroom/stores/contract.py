@@ -155,7 +155,7 @@ class Change(msgspec.Struct, frozen=True):
     time_ms: int  # when, by the wall clock
     agent: str | None  # through whom
     detail: str | None  # what was said
-    message: Message  # as it stands now
+    message: Message  # in its current state
 
 
 class Cell(NamedTuple):
@@ -175,7 +175,7 @@ class Subscription(NamedTuple):
 
 
 class MailboxFigures(NamedTuple):
-    """The mail that waits for one agent (or for nobody in particular) in one channel.
+    """The mail that waits for one agent (or for no particular agent) in one channel.
 
     `oldest_ms` is the time of the oldest of it, as that message says: two looks say the same.
     """

@@ -210,7 +210,7 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="NAME", help="only messages that were sent to this agent")
     many = parser.add_mutually_exclusive_group()
     many.add_argument("--limit", type=options.count, metavar="N", help="only the oldest N")
-    options.flag(many, "--all", f"allow more than {MANY}; without it, none of so many is sent")
+    options.flag(many, "--all", f"allow more than {MANY}; without it, none is sent when there are more")
     options.flag(parser, "--dry-run", "send nothing; print the ids of the messages that would be sent again")
 
 
