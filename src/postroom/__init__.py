@@ -1,4 +1,4 @@
-"""Postroom: programs and AI agents send each other messages without losing any, and without losing each other.
+"""Postroom: programs and AI agents send each other messages that survive crashes, and always know who is still there.
 
     import postroom
 

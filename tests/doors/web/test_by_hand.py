@@ -231,11 +231,11 @@ def test_an_agents_token_does_not_act_on_tasks_that_others_lead(here: Room) -> N
     hand.add_task(NewTask("T1", "the schema"), zoe)
     hand.add_task(NewTask("T2", "bob's own"), bob)
 
-    with pytest.raises(IdentityRefused, match="bob may not abort a task that zoe leads"):
+    with pytest.raises(IdentityRefused, match="bob may not abort a task led by zoe"):
         hand.abort_task(AbortedTask("T1"), bob)
     assert here.board.get("T1").state == "ready"
     assert hand.abort_task(AbortedTask("T1", "too late"), zoe) == {"aborted": True}
-    with pytest.raises(IdentityRefused, match="bob may not put back a task that zoe leads"):
+    with pytest.raises(IdentityRefused, match="bob may not reopen a task led by zoe"):
         hand.reopen_task(One("T1"), bob)
     assert here.board.get("T1").why == "too late"
     assert hand.abort_task(AbortedTask("T2"), bob) == {"aborted": True}

@@ -203,7 +203,7 @@ class ByHand:
         """Call a task off; its owner is told, and what that reports later counts no more."""
         board = self._room.board
         lead = board.get(wish.id).lead
-        self._must_be_human(who, f"abort a task that {lead or 'nobody'} leads", unless=lead)
+        self._must_be_human(who, f"abort a task led by {lead or 'no agent'}", unless=lead)
         aborted = board.abort(wish.id, wish.why or None, by=who.name, _person=who.human)
         if aborted:
             self._remember(who, "aborted the task", [wish.id], wish.why)
@@ -213,7 +213,7 @@ class ByHand:
         """Put a blocked or aborted task back."""
         board = self._room.board
         lead = board.get(wish.id).lead
-        self._must_be_human(who, f"put back a task that {lead or 'nobody'} leads", unless=lead)
+        self._must_be_human(who, f"reopen a task led by {lead or 'no agent'}", unless=lead)
         reopened = board.reopen(wish.id)
         if reopened:
             self._remember(who, "reopened the task", [wish.id], "")
@@ -223,7 +223,7 @@ class ByHand:
         """Let a session fail, and see that its workers end. Takes seconds."""
         self._must_be_human(who, "stop sessions")
         gone = report.stop(self._room.gateway, wish.id, STOP_GRACE_S)
-        self._remember(who, "stopped the session", [wish.id], "" if gone else "some of its workers still run")
+        self._remember(who, "stopped the session", [wish.id], "" if gone else "some of its workers are still running")
         return {"workers_gone": gone}
 
     def _must_be_human(self, who: Person, deed: str, unless: str | None = None) -> None:

@@ -73,7 +73,7 @@ class PageGuard:
                 UNKNOWN, "TOKEN", "the token is missing or wrong; open the address that `postroom web` printed"
             )
         if method not in READING and not origins:
-            return Refusal(FORBIDDEN, "ORIGIN", "a request that changes something must say from which page it comes")
+            return Refusal(FORBIDDEN, "ORIGIN", "a request that changes something must name the page it comes from")
         return None
 
     def is_token(self, text: str) -> bool:

@@ -22,19 +22,19 @@ def metrics(room: Room) -> str:
     agents = room.agents()
     works = [(agent.name, room.store.work_of(agent.name)) for agent in agents]
     parts = [
-        _family("postroom_messages", "gauge", "Messages that are kept, by state.",
+        _family("postroom_messages", "gauge", "Stored messages, by state.",
                 [({"state": state}, count) for state, count in stats.states.items()]),
-        _family("postroom_mailbox_depth", "gauge", "Messages that wait, by mailbox.",
+        _family("postroom_mailbox_depth", "gauge", "Waiting messages, by mailbox.",
                 [(labels, box.depth) for labels, box in named]),
-        _family("postroom_mailbox_oldest_seconds", "gauge", "Age of the oldest message that waits, by mailbox.",
+        _family("postroom_mailbox_oldest_seconds", "gauge", "Age of the oldest waiting message, by mailbox.",
                 [(labels, max(0, now_ms - box.oldest_ms) / 1000) for labels, box in named]),
         _family("postroom_agent_up", "gauge", "Whether a process has the agent open.",
                 [({"agent": agent.name, "status": agent.status}, int(bool(agent.alive))) for agent in agents]),
         _family("postroom_agent_processed_total", "counter", "Messages that an agent finished.",
                 [({"agent": name}, work.processed) for name, work in works]),
-        _family("postroom_agent_failed", "gauge", "Messages that failed in an agent's hands and nobody finished since.",
+        _family("postroom_agent_failed", "gauge", "Messages that an agent failed and that were not finished since.",
                 [({"agent": name}, work.errors) for name, work in works]),
-        _family("postroom_waiting_questions", "gauge", "Questions whose asker waits.", [({}, len(room.waits()))]),
+        _family("postroom_waiting_questions", "gauge", "Questions whose asker is waiting.", [({}, len(room.waits()))]),
     ]  # fmt: skip
     return "".join(parts)
 

@@ -38,8 +38,8 @@ class CursorError(PostroomError):
     def __init__(self, after: int, oldest: int, newest: int) -> None:
         self.code = "CURSOR_AHEAD" if after > newest else "CURSOR_EXPIRED"
         self.oldest, self.newest = oldest, newest
-        expired = f"not all changes after {after} are kept any more; begin anew, or go on from {oldest}"
-        ahead = f"the feed has only come to {newest}; this cursor is of another room"
+        expired = f"not all changes after {after} are kept any more; start over, or continue from {oldest}"
+        ahead = f"the feed has only reached {newest}; this cursor is from another room"
         super().__init__(ahead if after > newest else expired)
 
 
