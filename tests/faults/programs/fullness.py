@@ -17,6 +17,7 @@ import apsw
 
 from postroom.core.system.process import this_process
 from postroom.errors import RoomError, RoomUnreachable
+from postroom.stores.bells.sockets import LOCKS
 from postroom.stores.contract import Query
 from postroom.stores.sqlite.store import SqliteStore
 
@@ -109,7 +110,8 @@ sys.stdin.read()
 def _tree(place: Path) -> dict[str, int]:
     """What lies in a room, but for what SQLite and the bells make beside it for an open process."""
     passing = ("-shm", "-wal", "filler")
-    paths = (path for path in place.rglob("*") if path.is_file() and not path.name.endswith(passing))
+    files = (path for path in place.rglob("*") if path.is_file() and path.parent.name != LOCKS)
+    paths = (path for path in files if not path.name.endswith(passing))
     return {str(path): path.stat().st_size for path in paths}
 
 
