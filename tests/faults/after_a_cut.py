@@ -187,6 +187,11 @@ class Disk:
         elif kind == "deleted":
             folder, name = self._place(first)
             folder.change(self._number, name, None)
+        elif kind == "renamed":
+            (folder, name), (to_folder, to_name) = self._place(first), self._place(rest[0])
+            moved = folder.now[name]
+            folder.change(self._number, name, None)
+            to_folder.change(self._number, to_name, moved)
         else:
             folder, name = self._place(rest[0])
             there = folder.now.get(name)

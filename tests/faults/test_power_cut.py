@@ -32,7 +32,7 @@ import postroom
 from postroom.core import crashpoints
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
-from postroom.core.system import LINUX
+from postroom.core.system.files import sync_content
 from postroom.stores.files.store import FilesStore
 from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.store import SqliteStore
@@ -47,8 +47,6 @@ pytestmark = pytest.mark.slow
 #: it must be there); a cell must have that value, or a later one.
 Promise = tuple[str, str, int | None]
 
-#: The call that makes the log of a files room last.
-SYNC = "fdatasync" if LINUX else "fsync"
 SYNCS = {
     "full": ("full", "full", "full"),
     "normal": ("normal", "normal", "normal"),
@@ -395,16 +393,14 @@ def test_a_repeat_in_a_room_of_files_waits_for_the_disk_though_the_first_sender_
 
 @pytest.fixture
 def synced_logs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The inodes of the logs whose content was synced. (Without fdatasync, other files are synced by the same call.)"""
+    """The inodes of the logs whose new lines were synced."""
     synced: list[int] = []
-    really = getattr(os, SYNC)
 
-    def fdatasync(descriptor: int) -> None:
-        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.startswith("log"):
-            synced.append(os.fstat(descriptor).st_ino)
-        really(descriptor)
+    def sync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        sync_content(descriptor)
 
-    monkeypatch.setattr(os, SYNC, fdatasync)
+    monkeypatch.setattr("postroom.stores.files.log.sync_content", sync)
     return synced
 
 
@@ -445,7 +441,7 @@ def test_recovery_with_full_sync_syncs_the_line_of_a_process_that_died_before_it
         assert not first.unsubscribe("jobs", "bob")  # a new room is put in order by its first step
         synced_logs.clear()
         with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
-            dying.setattr(os, SYNC, die)
+            dying.setattr("postroom.stores.files.log.sync_content", die)
             first.subscribe("jobs", "bob")
         assert not synced_logs
         assert not other.claim(want("nobody")).deliveries

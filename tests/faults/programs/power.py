@@ -38,7 +38,8 @@ from .rooms import letter, open_room, want
 
 #: Events, as they stand in a recording; a handle is the process and a number.
 #:   ("made", handle, path)           a new file is there       ("opened", handle, path, ahead)   one that was there
-#:   ("folder", path, inode)          a new folder is there     ("deleted", path)
+#:   ("folder", path, inode)          a new folder is there     ("renamed", path, path)           a folder
+#:   ("deleted", path)
 #:   ("wrote", handle, place, data)                             ("truncated", handle, size)
 #:   ("sync", ticket, handle)         or, of a folder, ("sync", ticket, inode)
 #:   ("synced", ticket)                                         ("returned", who, what, ids, value)
@@ -168,7 +169,7 @@ def recording(path: Path, root: Path, *, really_syncs: bool = False) -> Iterator
     """Record what this process does below `root`, while it lasts. What is open at its end must not be used afterwards."""
     recorder = Recorder(path)
     disk = RecordingDisk(recorder, really_syncs=really_syncs)
-    os_open, os_mkdir, os_fsync = os.open, os.mkdir, os.fsync
+    os_open, os_mkdir, os_rename, os_fsync = os.open, os.mkdir, os.rename, os.fsync
 
     def opens(file: Any, flags: int, *more: Any, **named: Any) -> int:
         if not _is_database(file, root):
@@ -185,6 +186,12 @@ def recording(path: Path, root: Path, *, really_syncs: bool = False) -> Iterator
             if Path(folder).is_relative_to(root):
                 recorder.append("folder", os.fspath(folder), _inode(folder))
 
+    def renames(was: Any, to: Any, **named: Any) -> None:
+        with recorder.in_order():
+            os_rename(was, to, **named)
+            if Path(to).is_relative_to(root) and Path(to).is_dir():
+                recorder.append("renamed", os.fspath(was), os.fspath(to))
+
     def syncs(descriptor: int) -> None:
         about = os.fstat(descriptor)
         if not stat.S_ISDIR(about.st_mode):
@@ -194,7 +201,7 @@ def recording(path: Path, root: Path, *, really_syncs: bool = False) -> Iterator
             if really_syncs:
                 os_fsync(descriptor)
 
-    with _in_place_of(os, open=opens, mkdir=makes, fsync=syncs):
+    with _in_place_of(os, open=opens, mkdir=makes, rename=renames, fsync=syncs):
         try:
             yield recorder
         finally:
