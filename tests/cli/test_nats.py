@@ -137,7 +137,7 @@ def test_a_room_is_closed_to_those_of_another(
     with open_when_there(f"{team}?{theirs}&{authority}") as other:
         assert other.peek(state="pending") == []  # an account of its own: a room of that name, but not that room
     (tmp_path / "wrong").write_text("guessed")
-    with pytest.raises(RoomUnreachable, match="refuse us.*(?i:authorization)"):
+    with pytest.raises(RoomUnreachable, match="refused the connection.*(?i:authorization)"):
         open_when_there(f"{team}?user=team&password_file={tmp_path}/wrong&{authority}", unless="refused the connection")
     monkeypatch.setattr(connection, "OPEN_S", 2.0)  # nobody answers, however long one waits
     with pytest.raises(RoomUnreachable, match="(?i:certificate)"):  # one that the system's authorities do not know

@@ -281,7 +281,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 def test_slots_are_counted_over_processes_and_come_free_when_a_holder_ends(tmp_path: Path, end: str) -> None:
     slots = throttle.Slots("http://there", 2, tmp_path)
     with holder(tmp_path) as first, holder(tmp_path) as second:
-        with pytest.raises(ModelTimeout, match="all 2 ways"), slots.taken(0.05):
+        with pytest.raises(ModelTimeout, match="all 2 slots"), slots.taken(0.05):
             pass
         got = threading.Event()
 

@@ -11,7 +11,7 @@ from tests.support import DOCS
 from .browser import browsing, need_browser
 from .moving import Frame, moving
 
-MAX_BYTES = 450_000
+MAX_BYTES = 500_000
 
 #: A picture's frames as a browser shows them: for how long, and a sum over all bytes.
 DECODE = """async ([type, text]) => {
