@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.nats_servers import room_name, shared_server
+from tests.support.systems import needs_linux
 
 import postroom
 from postroom.core.clock import SYSTEM
@@ -25,7 +26,7 @@ from postroom.room import Room, open_room
 from postroom.stores.nats import heartbeats
 
 AS_IT_IS = pytest.param(heartbeats.ALIVE_S, marks=pytest.mark.long, id="as it is")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_linux("pid namespaces")]
 often = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small"), AS_IT_IS])
 seldom = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small", marks=pytest.mark.long), AS_IT_IS])
 PROGRAM = Path(__file__).parent / "programs" / "elsewhere.py"

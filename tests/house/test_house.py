@@ -304,8 +304,8 @@ def test_the_one_screen_pages_are_one_screen() -> None:
 
 
 def of_its_own() -> dict[str, str]:
-    """The environment of a run inside this one: the outer one's share of the long tests, as CI sets it, is not its."""
-    theirs = ("POSTROOM_LONG_", "PYTEST_")
+    """The environment of a run inside this one: the outer one's share of the tests, as CI sets it, is not its."""
+    theirs = ("POSTROOM_LONG_", "POSTROOM_SHARE", "PYTEST_")
     own = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
     return own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take a second each time
 
