@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,12 @@ class Http:
             for name, value in given.items():
                 if value:
                     connection.putheader(name, value)
+            # In one piece: a head that is no HTTP is answered and hung up on, and a body that came after that would
+            # reset the connection before the answer is read.
+            connection.connect()
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             connection.endheaders(data)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
             response = connection.getresponse()
             return Answer(response.status, dict(response.getheaders()), response.read().decode("utf-8", "replace"))
         finally:
