@@ -135,17 +135,16 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def window(browser: Any) -> Iterator[Any]:
-    """One window for all tests of a file: a new one costs the browser as much as opening the page does."""
+    """A window for each test. In one for all, a tab that opens as another closes may be behind, and is not drawn."""
     with browser.new_context() as window:
-        window.new_page()  # a window without a tab is gone
         yield window
 
 
 @pytest.fixture
 def new_tab(window: Any) -> Iterator[NewTab]:
-    """Opens a tab in the window. Pages of two tests share nothing: each test's server has a port of its own."""
+    """Opens a tab in the window."""
     tabs = []
 
     def open_one() -> Any:
@@ -156,7 +155,6 @@ def new_tab(window: Any) -> Iterator[NewTab]:
     yield open_one
     for tab in tabs:
         tab.close()
-    window.clear_cookies()
 
 
 @pytest.fixture
