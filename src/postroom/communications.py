@@ -99,7 +99,7 @@ class Message:
         return (not errors, errors)
 
 
-class Row:
+class TableRow:
     """A row of a query, to be read by place and by name, and made a dictionary with `dict(row)`."""
 
     __slots__ = ("_columns", "_values")
@@ -126,33 +126,33 @@ class Row:
         return len(self._values)
 
 
-class Cursor:
+class TableCursor:
     """The rows of a query, each given once."""
 
     def __init__(self, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-        self._left = iter([Row(columns, row) for row in rows])
+        self._left = iter([TableRow(columns, row) for row in rows])
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[TableRow]:
         return self._left
 
-    def fetchone(self) -> Row | None:
+    def fetchone(self) -> TableRow | None:
         """The next row; None when all were given."""
         return next(self._left, None)
 
-    def fetchall(self) -> list[Row]:
+    def fetchall(self) -> list[TableRow]:
         """All rows that were not given yet."""
         return list(self._left)
 
 
-class Connection:
+class TableConnection:
     """The tables of the broker, for reading. It holds no transaction: `with` is allowed and does nothing."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
 
-    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> TableCursor:
         """Run one SELECT. Raises RoomError for anything else, and when the query does not work."""
-        return Cursor(*self._store.read_only(sql, parameters))
+        return TableCursor(*self._store.read_only(sql, parameters))
 
     def __enter__(self) -> Self:
         return self
@@ -196,9 +196,9 @@ class CommunicationSystem:
             return self._opened
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> TableConnection:
         """The tables, for queries of your own. Only for reading: messages are stored and settled by the methods."""
-        return Connection(cast("SqliteStore", self._gateway.open_store))
+        return TableConnection(cast("SqliteStore", self._gateway.open_store))
 
     def initialize(self) -> None:
         """Make the folders and the database where they are not there yet. Repeating it changes nothing."""

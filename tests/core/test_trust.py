@@ -101,6 +101,23 @@ def test_a_room_that_was_made_here_is_opened_again_without_a_word(project: Path)
     assert [(entry.path, entry.how) for entry in trust.rooms()] == [(f"{project}/.postroom", "made")]
 
 
+def test_a_link_that_came_with_a_clone_where_a_new_room_is_prepared_leads_to_no_deletion(
+    project: Path, tmp_path: Path
+) -> None:
+    postroom.open(f"sqlite:{tmp_path}/first").close()  # the list is there now
+    list_inode = (tmp_path / "config/rooms").stat().st_ino
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    for name in (".gitignore", "making", "seal"):
+        (victim / name).write_text("precious")
+    (project / f".postroom-{list_inode:x}.new").symlink_to(victim)
+
+    postroom.open().close()
+
+    assert sorted(path.name for path in victim.iterdir()) == [".gitignore", "making", "seal"]
+    assert (project / ".postroom/messages.db").is_file()
+
+
 def test_a_room_that_came_with_a_clone_is_not_opened_and_the_error_says_how_to_allow_it(project: Path) -> None:
     place = shipped_room(project)
     before = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}

@@ -342,6 +342,8 @@ def _make_place(place: Path, address: str, *, group: bool, shared: bool) -> None
 
 
 def _remove_draft(draft: Path) -> None:
+    if draft.is_symlink():  # not ours: it may lead to a folder whose files have these names, too
+        return
     for name in (".gitignore", MAKING_MARK, SEAL):
         with suppress(OSError):
             os.unlink(draft / name)
