@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.patience import until
+from tests.support.watched_clock import WatchedClock
 
 import postroom
 import postroom.mail.replaying  # itself, of which a test changes the page, and not what stands for it until it is used
@@ -18,6 +21,7 @@ from postroom.core.clock import ManualClock, iso
 from postroom.core.message import Draft, check
 from postroom.core.system.process import this_process
 from postroom.mail import tokens
+from postroom.room import open_room as postroom_open
 
 
 @pytest.fixture
@@ -153,6 +157,25 @@ def test_watching_ends_when_the_room_is_closed(room: Room, in_background: Callab
 
     with pytest.raises(postroom.RoomClosed):
         watching.result()
+
+
+def test_a_wait_without_a_descriptor_ends_with_the_room_too(
+    tmp_path: Path, clock: WatchedClock, in_background: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no descriptors are left, or the room is closed just as somebody begins to wait, the room is watched instead."""
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    room = postroom_open(f"sqlite:{tmp_path}/room", clock=clock)
+    monkeypatch.setattr(room.store._steps.bells, "listen", none_left)  # type: ignore[attr-defined]
+    waiting = in_background(lambda: room.agent("bob").receive(timeout_s=600))
+    until(lambda: clock.is_waiting(waiting._thread))
+
+    room.close()
+
+    with pytest.raises(postroom.RoomClosed):
+        waiting.result()
 
 
 # Dead letters

@@ -44,6 +44,8 @@ _ASKERS_NS: Final = 1_000_000_000
 #: an idle receiver, which looks for mail every second, does not pay for it each time (tests/faults/test_idle.py).
 LOOK_S: Final = 2.5
 _LOOK_NS: Final = round(LOOK_S * 1e9)
+#: A waiter without a descriptor is looked at this often.
+_WATCH_S: Final = 0.01
 CLOSED_EARLY: Final = "the room was closed before it was settled"
 
 
@@ -376,14 +378,26 @@ class Gateway:
             ends: tuple[int, ...] = (waiter.fileno(), self._closing_fd)
             if stop is not None:
                 ends += (stop.fileno(),)
-        except OSError:  # no descriptor on this system: the room's end is seen at the next look
-            hinted = waiter.wait(span_s)
+        except OSError:  # a room without bells, or no descriptors are left
+            hinted = self._keep_looking(waiter, span_s, stop)
         else:
             hinted = self.clock.wait_readable(ends, span_s) != [] and waiter.wait(0)
         if self.closing:
             raise RoomClosed("the room was closed while waiting")
         self.check_there()
         return hinted
+
+    def _keep_looking(self, waiter: Waiter, span_s: float, stop: Latch | Chore | None) -> bool:
+        """As `wait`, for a waiter that has no descriptor: the room's end still ends it at once."""
+        ends = [self._closing_fd]
+        with suppress(OSError):
+            ends += [] if stop is None else [stop.fileno()]
+        deadline = Deadline(self.clock, span_s)
+        while not waiter.wait(0):
+            left_s = deadline.left_s()
+            if left_s == 0 or self.clock.wait_readable(ends, min(left_s or 0, _WATCH_S)):
+                return False
+        return True
 
     def finish(self, steps: Steps[T]) -> T:
         """Take steps to their end, waiting where they pause. However it ends, they are closed."""
