@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 from tests.support.nats_servers import end_shared_server, room_name, shared_server
+from tests.support.patience import PATIENCE_S
 from tests.support.watched_clock import WatchedClock
 
 from postroom.core.system.children import close_shared_server
@@ -20,7 +21,6 @@ from postroom.room import Room
 from postroom.room import open_room as postroom_open
 
 T = TypeVar("T")
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count as count_up
 from pathlib import Path
@@ -24,6 +24,7 @@ import pytest
 from tests.support.containers import CONTAINERS, need_containers
 from tests.support.interrupting import interrupted_at
 from tests.support.nats_servers import room_name, shared_server
+from tests.support.patience import until
 
 import postroom
 from postroom.cli import main
@@ -40,13 +41,6 @@ HERE = str(Path(postroom.__file__).parent)
 
 def url_of(kind: str, folder: Path) -> str:
     return f"nats://{shared_server().address}/{room_name()}" if kind == "nats" else f"{kind}:{folder}"
-
-
-def until(look: Callable[[], object], what: str) -> None:
-    deadline_ns = time.monotonic_ns() + int(PATIENCE_S * 1e9)
-    while not look():
-        assert time.monotonic_ns() < deadline_ns, f"waited in vain: {what}"
-        time.sleep(0.002)
 
 
 def hears_sigterm(pid: int) -> bool:
@@ -79,7 +73,7 @@ def work(room: Room, text: str, process: subprocess.Popen[str], journal: Path | 
         assert process.stdout is not None
         assert process.stdout.readline() == f"began {id}\n"
     else:
-        until(lambda: journal.exists() and journal.read_text().endswith("\n"), "a worker is at it")
+        until(lambda: journal.exists() and journal.read_text().endswith("\n"), "no worker is at it")
     return id
 
 
@@ -112,7 +106,7 @@ def test_a_function_that_ends_within_the_grace_is_done_and_the_next_message_wait
     with serving(kind, url(room)) as process:
         id = work(room, f"read {fifo}", process, journal)
         process.send_signal(signal.SIGTERM)
-        until(lambda: not hears_sigterm(process.pid), "the program is told")
+        until(lambda: not hears_sigterm(process.pid), "the program was not told")
         later = room.agent("ada").send("bob", {"text": "quick"})
         fifo.write_text("go on")
         code, _, err = end(process)
@@ -154,7 +148,7 @@ def test_a_worker_that_dies_of_the_signal_that_its_pool_got_costs_its_message_no
     with serving("pool", url(room), grace_s=600) as process:
         id = work(room, "hang", process, journal)
         process.send_signal(signal.SIGTERM)
-        until(lambda: not hears_sigterm(process.pid), "the program is told")
+        until(lambda: not hears_sigterm(process.pid), "the program was not told")
         os.kill(int(journal.read_text().split()[2]), signal.SIGTERM)
         code, _, _ = end(process)
 
@@ -190,7 +184,7 @@ def test_a_second_signal_ends_the_program_at_once_and_its_message_comes_again(
     with serving(kind, url(room), grace_s=600) as process:
         id = work(room, "hang", process, journal)
         process.send_signal(signal.SIGTERM)
-        until(lambda: not hears_sigterm(process.pid), "the program is told")
+        until(lambda: not hears_sigterm(process.pid), "the program was not told")
         process.send_signal(signal.SIGTERM)
         code, _, err = end(process)
 

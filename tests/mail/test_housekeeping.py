@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.patience import until
 from tests.support.watched_clock import WatchedClock
 
 from postroom import Room, RoomBusy
@@ -40,10 +40,7 @@ def rounds(room: Room, event: str = "after_sweep") -> threading.Semaphore:
 def begin_round(clock: WatchedClock) -> None:
     """Let the time come for a round, when the thread that makes it waits for it: what passes before does not count."""
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "postroom upkeep"]
-    until_s = time.monotonic() + PATIENCE_S
-    while not clock.is_waiting(thread):
-        assert time.monotonic() < until_s, "it does not come to wait"
-        time.sleep(0.0005)
+    until(lambda: clock.is_waiting(thread), "it does not come to wait")
     clock.advance(HEARTBEAT_S)
 
 

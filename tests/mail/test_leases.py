@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.conftest import PATIENCE_S, Background
+from tests.conftest import Background
+from tests.support.patience import PATIENCE_S, until
 from tests.support.watched_clock import WatchedClock
 
 from postroom import InvalidMessage, LateAck, Received, Room, RoomBusy, RoomError
@@ -26,14 +27,6 @@ TEN_MINUTES_S = 600
 THREAD = "postroom leases"
 
 OpenRoom = Callable[..., Room]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for what another thread does."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until_s, "it does not come to that"
-        time.sleep(0.0005)
 
 
 def left_s(room: Room, id: str) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tests.support import TESTS
+from tests.support.patience import until
 
 from postroom.core.system.children import Child, shared_server
 from postroom.core.system.process import process_started, stat_fields
@@ -66,14 +66,6 @@ def make_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WorkerP
 
 def threads_named(beginnings: tuple[str, ...]) -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(beginnings)]
-
-
-def until(true: Callable[[], Any], otherwise: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait until something is true: other processes and threads take their time."""
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, otherwise
-        time.sleep(0.005)
 
 
 def wait_until_begun(worker: PoolWorker) -> None:

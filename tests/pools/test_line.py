@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from tests.support.interrupting import interrupted_at
+from tests.support.patience import until
 
 from postroom.core.clock import SYSTEM
 from postroom.pools.line import Line
 from postroom.pools.loop import PoolLoop
 from postroom.pools.protocol import Ping, Pong, pack
-
-from .conftest import until
 
 PATIENCE_S = 10
 

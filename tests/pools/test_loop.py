@@ -10,11 +10,10 @@ from itertools import count
 
 import pytest
 from tests.support.interrupting import interrupted_at
+from tests.support.patience import until
 
 from postroom.core.clock import SYSTEM
 from postroom.pools.loop import PoolLoop
-
-from .conftest import until
 
 
 @pytest.fixture

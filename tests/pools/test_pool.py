@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.support import TESTS
+from tests.support.patience import until
 
 from postroom.errors import (
     EvaluatorFailed,
@@ -33,7 +34,7 @@ from postroom.pools.evaluation import Evaluation
 from postroom.pools.restarts import RestartPolicy
 from postroom.pools.worker import PoolWorker
 
-from .conftest import BUSY_S, say, until, wait_until_at_it
+from .conftest import BUSY_S, say, wait_until_at_it
 
 pytestmark = pytest.mark.slow  # real processes, killed and waited for; tests/pools/test_worker.py has quick ones
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.nats_servers import room_name, shared_server
+from tests.support.patience import until
 
 import postroom
 from postroom.core.clock import ManualClock
@@ -21,7 +22,7 @@ from postroom.pools.coordinator import Coordinator
 from postroom.pools.report import CELLS, SILENCE_S, PoolInfo, pools
 from postroom.room import Room
 
-from .conftest import say, until
+from .conftest import say
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.patience import until
 
 from postroom.errors import EvaluationAborted, InvalidMessage, PoolFailed, WorkerStopped
 from postroom.pools.evaluation import Evaluation
@@ -22,8 +23,6 @@ from postroom.pools.pool import WorkerPool
 from postroom.pools.restarts import RestartPolicy
 from postroom.pools.worker import PoolWorker
 from postroom.room import Room, open_room
-
-from .conftest import until
 
 pytestmark = pytest.mark.slow  # real processes and real rooms
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.patience import until
 
 from postroom.errors import (
     EvaluationAborted,
@@ -29,7 +30,7 @@ from postroom.pools.pool import WorkerPool
 from postroom.pools.protocol import Pong, Result
 from postroom.pools.restarts import RestartPolicy
 
-from .conftest import BUSY_S, runs, say, until, wait_until_at_it, wait_until_begun
+from .conftest import BUSY_S, runs, say, wait_until_at_it, wait_until_begun
 
 EVER = RestartPolicy(max_restarts=10_000, backoff_s=0)
 

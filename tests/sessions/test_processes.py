@@ -12,12 +12,12 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.support.patience import until
 
 from postroom.core.system import children as processes
 from postroom.core.system.children import Child, Ended, ForkServer
@@ -78,13 +78,6 @@ def break_down(text: str) -> None:
 def state_of(pid: int) -> str:
     """The letter that the system has for what a process does: S sleeps, T was stopped."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -9,24 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.patience import until
 
 import postroom
 from postroom.core.clock import ManualClock, from_iso
 from postroom.core.system.watch import LISTENER
 from postroom.room import Room
 from postroom.room import open_room as postroom_open
-
-PATIENCE_S = 20.0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait, in real time, for something that another thread does."""
-    event = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.005)):
-        if holds():
-            return
-        event.wait(0.005)
-    raise AssertionError("it never came true")
 
 
 def test_a_session_has_an_id_a_time_a_folder_and_mailboxes(room: Room) -> None:
@@ -77,7 +66,7 @@ def test_mailbox_session_integration(room: Room, in_background: Any) -> None:
     with room.session() as session:
         pending = [in_background(lambda: session.mailbox.never.receive(None)) for _ in range(3)]
         timed = in_background(lambda: session.mailbox.never.receive(60_000))
-        wait_until(lambda: room.store.cell_scan("member:") != [])
+        until(lambda: room.store.cell_scan("member:") != [])
         session.mark_failed("boom")
 
         for call in (*pending, timed):
@@ -154,7 +143,7 @@ def test_a_failed_file_that_is_written_slowly_is_read_when_it_is_whole(room: Roo
             file.write('{"message": ')
             file.flush()
             file.write('"whole"}')
-        wait_until(lambda: session.failure is not None)
+        until(lambda: session.failure is not None)
 
         assert session.failure is not None
         assert session.failure.message == "whole"
@@ -201,7 +190,7 @@ def test_when_the_opener_leaves_the_session_has_ended(open_room: Callable[..., R
     with room.session() as session:
         other = open_room().session(session.id)
         pending = in_background(lambda: other.mailbox.never.receive(600_000))
-        wait_until(lambda: pending.running)
+        until(lambda: pending.running)
 
     with pytest.raises(postroom.SessionEnded, match="has ended"):
         pending.result()
@@ -244,7 +233,7 @@ def test_one_who_leaves_while_a_thread_of_it_waits_takes_nothing_any_more(
     with open_room().session() as session:
         other = open_room().session(session.id, name="bob")
         pending = in_background(other.mailbox.box.receive)
-        wait_until(lambda: bool(other._member._waits))
+        until(lambda: bool(other._member._waits))
         clock.advance(waited_s)
         other.cleanup()
         pass_time(pending)
@@ -304,7 +293,7 @@ def test_nothing_is_left_open_after_many_sessions(room: Room, not_let_go: Callab
         once()
 
     assert not_let_go() == []
-    wait_until(lambda: LISTENER._watch is None and LISTENER._told < 0)  # its thread is over, and has closed its own
+    until(lambda: LISTENER._watch is None and LISTENER._told < 0)  # its thread is over, and has closed its own
 
 
 def test_names_of_members_are_checked(room: Room) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import nats
 import pytest
 from tests.support.nats_proxy import Proxy, impatience
-from tests.support.nats_servers import room_name, running_server, shared_server, until
+from tests.support.nats_servers import room_name, running_server, shared_server
+from tests.support.patience import until
 
 from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
@@ -311,11 +312,11 @@ def test_what_was_sent_while_a_receiver_was_away_wakes_it_when_it_is_back(
         assert far.claim(want()).deliveries == []
         proxy.cut(to_server=True, to_client=True)
         proxy.drop()
-        until("the far one knows that it is away", lambda: not far._room.wire.connection.up.is_set())
+        until(lambda: not far._room.wire.connection.up.is_set(), "the far one does not notice that it is cut off")
         (id,) = near.put([letter()])
         proxy.cut(to_server=False, to_client=False)
 
-        until("it is woken", lambda: waiter.wait(0))
+        until(lambda: waiter.wait(0), "it is not woken")
         assert [delivery.message.id for delivery in far.claim(want()).deliveries] == [id]
 
 
@@ -327,7 +328,7 @@ def test_what_was_deleted_while_a_reader_was_away_is_not_listed_when_it_is_back(
     assert len(far.find(Query()).messages) == 3
     proxy.cut(to_server=True, to_client=True)
     proxy.drop()
-    until("the far one knows that it is away", lambda: not far._room.wire.connection.up.is_set())
+    until(lambda: not far._room.wire.connection.up.is_set(), "the far one does not notice that it is cut off")
     near.claim(want(ids=(claimed,)))
     near.purge(Query(limit=1))
     room = near._room
@@ -382,7 +383,7 @@ def heal(proxy: Proxy, far: NatsStore) -> None:
     before = connection.losses
     proxy.drop()
     proxy.cut(to_server=False, to_client=False)
-    until("the far one is back", lambda: connection.losses > before and connection.up.is_set())
+    until(lambda: connection.losses > before and connection.up.is_set(), "the far one does not come back")
 
 
 WAYS = pytest.mark.parametrize("lost", ["reply", pytest.param("request", marks=pytest.mark.long)])
@@ -481,7 +482,7 @@ def test_who_could_not_say_that_it_lives_says_it_at_its_next_claim(
 
     first = said()
     assert first
-    until("it is said again", lambda: said() > first)
+    until(lambda: said() > first, "it is not said again")
 
 
 def test_nobody_takes_another_s_word_that_it_lives_for_said_before_it_was(
@@ -598,13 +599,13 @@ def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_s
     one, other = open_store(), open_store()
     first = one.listen(["channel:work"])
     one.put([letter(None, channel="work")])
-    until("the hint came", lambda: first._rung)  # type: ignore[attr-defined]
+    until(lambda: first._rung, "no hint came")  # type: ignore[attr-defined]
     with other.listen(["channel:work"]) as second:
         assert second.wait(0) is False
 
         first.close()
 
-        until("the other is woken", lambda: second.wait(0))
+        until(lambda: second.wait(0), "the other is not woken")
 
 
 def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_more(clock: ManualClock) -> None:
@@ -648,7 +649,7 @@ def test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again(
     def too_slow(*chosen: Any) -> Any:
         monkeypatch.undo()
         assert [delivery.message.id for delivery in other.claim(want(settle=settle)).deliveries] == [id]
-        until("it is heard of here", lambda: state_known_to(one, id) is not State.READY)
+        until(lambda: state_known_to(one, id) is not State.READY, "it is not heard of here")
         return choose(*chosen)
 
     monkeypatch.setattr(claims, "_steps", too_slow)
@@ -674,7 +675,7 @@ def test_who_was_not_chosen_is_woken_all_the_same(open_store: Opener) -> None:
         follower._wire.run(chosen())
         other.put([letter(None, channel="work")])
 
-        until("it is woken", lambda: waiter.wait(0))
+        until(lambda: waiter.wait(0), "it is not woken")
         assert len(one.claim(work).deliveries) == 1
 
 

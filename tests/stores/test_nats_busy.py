@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.nats_servers import room_name, shared_server, until
+from tests.support.nats_servers import room_name, shared_server
+from tests.support.patience import until
 
 from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
@@ -133,7 +134,7 @@ def test_who_has_enough_to_do_learns_what_came_while_the_connection_was_away(
         wire.run(unsubscribe())
     (urgent,) = other.put([letter(priority=9)])
     wire.connection.link.hand_over(wire.connection._lost_hints)  # as after a reconnect
-    until("the connection was made anew", lambda: wire.connection.losses > 0)
+    until(lambda: wire.connection.losses > 0, "no new connection was made")
 
     claimed = one.claim(WANT) if way == "claim" else one.settle(held.ticket, "acked", claim_next=WANT).claimed
 

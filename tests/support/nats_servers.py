@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,14 +54,6 @@ def free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
-
-
-def until(what: str, holds: Callable[[], bool]) -> None:
-    """Wait until something holds that others bring about; fail, and say what it was, where it never does."""
-    end_ns = SYSTEM.steady_ns() + int(PATIENCE_S / 2 * 1e9)
-    while not holds():
-        assert SYSTEM.steady_ns() < end_ns, what
-        SYSTEM.sleep(0.02)
 
 
 def room_name() -> str:
