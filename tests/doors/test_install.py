@@ -336,7 +336,7 @@ def test_what_the_server_lacks_is_said_at_once_and_by_the_doctor(
     [
         ("cursor", "user"),
         ("vscode", "project"),
-        ("windsurf", "project"),
+        pytest.param("windsurf", "project", marks=pytest.mark.long),
         pytest.param("cursor", "project", marks=pytest.mark.long),
         pytest.param("vscode", "user", marks=pytest.mark.long),
         pytest.param("windsurf", "user", marks=pytest.mark.long),

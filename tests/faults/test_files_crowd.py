@@ -56,7 +56,7 @@ def run_crowd(nursery: Nursery, folder: Path, tmp_path: Path, messages: int, fig
 def test_sixteen_senders_and_sixteen_claimers(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    run_crowd(nursery, folder, tmp_path, count("CROWD", 640), figure)
+    run_crowd(nursery, folder, tmp_path, count("CROWD", 320), figure)
 
 
 @pytest.mark.long

@@ -577,7 +577,7 @@ def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    drive(Stores, max(1, RUNS // 10), capsys)
+    drive(Stores, max(1, RUNS // 20), capsys)
 
 
 @pytest.mark.long
