@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.cli.support import clean_environment, command, listing_modules
+from tests.support.systems import needs_linux
 
 from postroom.core import trust
 from postroom.doors import session_binding
@@ -362,6 +363,7 @@ def test_a_worktree_finds_its_main_checkouts_room(claude: Session, tmp_path: Pat
     assert "you are the agent claude" in claude("SessionStart").context
 
 
+@needs_linux("so few modules to load")
 def test_a_hook_loads_what_it_needs_and_no_more(room: Room, claude: Session, tmp_path: Path) -> None:
     claude("SessionStart")
     room.agent("ada").send("claude", {"text": "x"})

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from postroom.core.system import LINUX
 from postroom.stores.bells import sockets
 from postroom.stores.bells.bells import Bells
 from postroom.stores.bells.page import SLOTS
+from postroom.stores.bells.shortcuts import Shortcut
 from postroom.stores.bells.sockets import BellSockets, NoBells, _Descriptor
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
@@ -540,3 +542,31 @@ def test_the_figures_say_how_waiters_are_woken(kind: str, tmp_path: Path) -> Non
         assert told == "datagrams through the room's folder"
         looks = "the inbox is checked for new files every 0.1 s, because folders cannot be watched"
         assert rest == (looks if kind == "files" and not (LINUX or hasattr(select, "kqueue")) else "")
+
+
+def test_a_link_to_a_far_folder_outlives_its_process_no_longer_than_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import sys, tempfile, pathlib\n"
+        "from postroom.stores.bells.shortcuts import Shortcut\n"
+        "tempfile.tempdir = sys.argv[1]\n"
+        "link = Shortcut(pathlib.Path(sys.argv[1]))\n"
+        "print(link.path, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    lives, killed = (subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in "ab")
+    with lives, killed:
+        assert lives.stdout and killed.stdout
+        theirs, orphan = (Path(each.stdout.readline().strip()) for each in (lives, killed))  # type: ignore[union-attr]
+        killed.kill()
+        killed.wait()
+        assert orphan.is_symlink()
+
+        Shortcut(tmp_path).remove()
+
+        assert os.listdir(tmp_path) == [theirs.parent.name]
+        lives.communicate("")
+    assert os.listdir(tmp_path) == []
