@@ -15,7 +15,7 @@ from typing import Final
 from weakref import finalize
 
 #: The folders of links, by the process whose they are.
-_FOLDER: Final = re.compile(r"postroom-([1-9][0-9]*)-\w+")
+_FOLDER: Final = re.compile(r"postroom-([1-9][0-9]*)-[0-9]+")
 
 
 class Shortcut:
@@ -23,7 +23,7 @@ class Shortcut:
 
     def __init__(self, target: Path) -> None:
         """Raises OSError."""
-        folder = tempfile.mkdtemp(prefix=f"postroom-{os.getpid()}-")
+        folder = _make_folder()
         self.path = f"{folder}/s"
         self._end = finalize(self, _remove, folder, os.getpid())
         os.symlink(target, self.path)
@@ -36,6 +36,18 @@ class Shortcut:
         """Remove the link, and those of processes that were killed. Safe to call twice."""
         self._end()
         _remove_orphans()
+
+
+def _make_folder() -> str:
+    """A new folder that this user alone may enter. Its name says whose it is, and is no longer than need be."""
+    number = 0
+    while True:
+        folder = f"{tempfile.gettempdir()}/postroom-{os.getpid()}-{number}"
+        try:
+            os.mkdir(folder, 0o700)
+            return folder
+        except FileExistsError:
+            number += 1
 
 
 def _remove(folder: str, pid: int) -> None:
