@@ -151,6 +151,18 @@ def test_the_systems_own_ps_is_asked_not_one_that_a_project_puts_before_it(tmp_p
     assert not (tmp_path / "ps.was-run").exists()
 
 
+def test_a_program_that_only_the_current_folder_has_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "answers").write_text("#!/bin/sh\necho hello\n")
+    (tmp_path / "answers").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.pathsep.join([".", "", os.environ["PATH"]]))
+    assert ps._ask("answers") == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ps._ask("answers") == "hello\n"
+
+
 def test_kinds_of_file_systems_are_read_from_what_mount_says_on_each_system(monkeypatch: pytest.MonkeyPatch) -> None:
     says = """/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)
 //me@server/share on /Volumes/my share (smbfs, nodev, nosuid, mounted by me)

@@ -37,7 +37,7 @@ def cached(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Postroom runs as uvx runs it: from an environment in a tagged cache, whose commands are first on the PATH."""
     cache = home / ".cache" / "uv"
     program = make_program(cache / "archive-v0" / "WFe8Nulznj")
-    (cache / lasting.CACHE_TAG).touch()
+    (cache / "CACHEDIR.TAG").touch()
     monkeypatch.setattr(sys, "prefix", str(program.parent.parent))
     monkeypatch.setattr(sys, "executable", str(program.parent / "python"))
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
@@ -81,7 +81,7 @@ def test_from_a_cache_the_entry_starts_the_postroom_on_the_path(
     cli: Cli, home: Path, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays = make_program(home / ".local" / "share" / "uv" / "tools" / "postroom")
-    (stays.parent.parent / lasting.CACHE_TAG).touch()  # as uv and virtualenv tag every environment
+    (stays.parent.parent / "CACHEDIR.TAG").touch()  # as uv and virtualenv tag every environment
     link = home / ".local" / "bin" / "postroom"
     link.parent.mkdir()
     link.symlink_to(stays)
