@@ -1,0 +1,371 @@
+"""Judging a history: it is taken apart into messages and cells, and an order is sought for each of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from .order import Queue, Ready, Taken, passed_over, sent_before
+from .record import FOREVER, Call
+from .search import Search
+from .specification import Life, Mail, Register, Sent, Step, Unseen
+
+#: Room time counts in whole milliseconds: what lasts a second may be over a little sooner.
+SLACK_S: Final = 0.002
+#: So many calls before the impossible one are told.
+TOLD: Final = 12
+
+
+class Impossible(NamedTuple):
+    """A part of a history that cannot have happened, and why: the calls up to the first that has no explanation."""
+
+    subject: str
+    why: str
+    calls: list[Call]
+
+    def __str__(self) -> str:
+        start_ns = self.calls[0].begin_ns if self.calls else 0
+        return "\n".join([f"{self.subject}: {self.why}", *(f"    {told(call, start_ns)}" for call in self.calls)])
+
+
+class Verdict(NamedTuple):
+    """What a history is worth: how many calls were judged, in how many parts, and which parts are impossible."""
+
+    calls: int
+    parts: int
+    impossible: list[Impossible]
+
+    def __str__(self) -> str:
+        head = f"{self.calls} calls in {self.parts} parts: {len(self.impossible) or 'none'} impossible"
+        return "\n".join([head, *map(str, self.impossible[:10])])
+
+
+def told(call: Call, start_ns: int = 0) -> str:
+    """A call in one line, with its times in milliseconds after that moment."""
+    begin, end = (call.begin_ns - start_ns) / 1e6, (call.end_ns - start_ns) / 1e6
+    when = f"{begin:12.3f} to {'?' if call.is_unknown else format(end, '.3f'):>12}"
+    said = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+    return f"{when}  {call.process}: {call.operation}({said}) -> {call.result if not call.is_unknown else 'unknown'}"
+
+
+def judge(calls: Iterable[Call], *, ordered: bool = True, slack_s: float = SLACK_S, lingers_s: float = 0) -> Verdict:
+    """Whether this can have happened, as far as `docs/guarantees.md` goes.
+
+    `ordered` False leaves out the order of claims, and whether an empty one was right. `lingers_s` is how long after
+    its process was killed a call may still take effect: 0 where processes write themselves, more where requests travel.
+    """
+    history = _History(calls, int(slack_s * 1e9), int(lingers_s * 1e9))
+    history.judge_mail()
+    history.judge_cells()
+    if ordered:
+        history.judge_order()
+    return Verdict(len(history.calls), history.parts, history.impossible)
+
+
+class _Claim(NamedTuple):
+    """A message that a claim gave."""
+
+    call: Call
+    token: int
+    deliveries: int
+    wanted: dict[str, Any]
+
+
+class _History:
+    """A history, taken apart."""
+
+    def __init__(self, calls: Iterable[Call], slack_ns: int, lingers_ns: int) -> None:
+        self.calls = list(calls)
+        self.impossible: list[Impossible] = []
+        self.parts = 0
+        self._slack_ns = slack_ns
+        self._gone_ns: dict[str, int] = {}  # when a process may have been gone
+        self._last_ns: dict[str, int] = {}  # until when the calls of a killed one may take effect
+        self._sent: dict[str, Sent] = {}
+        self._label: dict[str, str] = {}  # by id
+        self._id: dict[str, str] = {}  # by label
+        self._claims: dict[str, list[_Claim]] = defaultdict(list)  # by label
+        self._steps: dict[str, list[tuple[Call, str, Any, Any]]] = defaultdict(list)  # settle, extend, look, requeue
+        self._cells: dict[str, list[Call]] = defaultdict(list)
+        self._requests: list[tuple[Call, dict[str, Any], list[Any] | None]] = []  # claims: what they wanted and gave
+        self._together: dict[str, str] = {}  # labels that come into being together: one of them stands for all
+        for call in self.calls:
+            if call.operation == "kill":
+                for process in call.arguments["processes"]:
+                    self._gone_ns[process] = call.begin_ns
+                    self._last_ns[process] = call.end_ns + lingers_ns
+            elif call.operation == "leave":
+                self._gone_ns.setdefault(call.process, call.begin_ns)
+        for call in self.calls:
+            self._take_sends(call)
+        for call in self.calls:
+            self._take_claims(call)
+        for call in self.calls:
+            self._take(call)
+
+    def _fault(self, subject: str, why: str, calls: list[Call]) -> None:
+        self.impossible.append(Impossible(subject, why, calls[-TOLD:]))
+
+    # Who speaks of which message
+
+    def _take_sends(self, call: Call) -> None:
+        if call.operation == "send":
+            messages, ids = call.arguments["messages"], None if call.is_unknown else call.result
+        elif call.operation == "settle" and call.arguments["puts"]:
+            messages = call.arguments["puts"]
+            ids = None if call.is_unknown or not call.result[0] else call.result[2]
+        else:
+            return
+        for place, said in enumerate(messages):
+            label, ttl_s = said["label"], said.get("ttl_s")
+            if label in self._sent:
+                raise ValueError(f"two messages of this history have the label {label!r}: each needs one of its own")
+            self._sent[label] = Sent(
+                label, call, said["to"], said["channel"], said["priority"], said["most"],
+                int(said.get("delay_s", 0) * 1e9), None if ttl_s is None else int(ttl_s * 1e9),
+                said.get("answer", False), place,
+            )  # fmt: skip
+            if ids is not None:
+                self._name(ids[place], label, call)
+            self._join(messages[0]["label"], label)
+
+    def _name(self, id: str, label: str, call: Call) -> None:
+        if self._label.setdefault(id, label) != label:
+            self._fault(label, f"it has the id {id}, which is that of {self._label[id]}", [call])
+        if self._id.setdefault(label, id) != id:
+            self._fault(label, f"it is stored twice, as {self._id[label]} and as {id}", [self._sent[label].call, call])
+
+    def _take_claims(self, call: Call) -> None:
+        if call.operation == "claim":
+            self._take_claim(call, call.arguments, None if call.is_unknown else call.result)
+        elif call.operation == "settle" and call.arguments["next"] is not None:
+            self._take_claim(call, call.arguments["next"], None if call.is_unknown else call.result[3])
+
+    def _take(self, call: Call) -> None:
+        operation, arguments = call.operation, call.arguments
+        if operation == "settle":
+            detail = (arguments["token"], arguments["outcome"], int(arguments["delay_s"] * 1e9))
+            self._about(call, arguments["id"], "settle", detail, call.result if call.is_unknown else call.result[:2])
+        elif operation == "extend":
+            gone_ns = self._gone_ns.get(call.process, FOREVER)
+            detail = (arguments["token"], int(arguments["lease_s"] * 1e9), gone_ns)
+            self._about(call, arguments["id"], "extend", detail, call.result)
+        elif operation == "look" and not call.is_unknown:
+            self._about(call, arguments["id"], "look", None, call.result)
+        elif operation == "requeue":
+            for id in arguments["ids"]:
+                self._about(call, id, "requeue", None, call.result if call.is_unknown else id in call.result)
+        elif operation in ("read", "write"):
+            self._cells[arguments["cell"]].append(call)
+
+    def _about(self, call: Call, id: str, kind: str, detail: Any, result: Any) -> None:
+        label = self._label.get(id)
+        if label is None:
+            if not call.is_unknown and result not in (None, False) and result[:1] != [False]:
+                self._fault(id, "it was never sent", [call])
+            return
+        if call.arguments.get("puts"):
+            self._join(label, call.arguments["puts"][0]["label"])
+        self._steps[label].append((call, kind, detail, result))
+
+    def _take_claim(self, call: Call, wanted: dict[str, Any], given: list[Any] | None) -> None:
+        self._requests.append((call, wanted, given))
+        for id, label, token, deliveries in given or ():
+            sent = self._sent.get(label)
+            if sent is None:
+                self._fault(str(label), "it was delivered and never sent", [call])
+                continue
+            self._name(id, label, call)
+            if sent.to != wanted["agent"] and (sent.to is not None or sent.channel not in wanted.get("channels", ())):
+                self._fault(label, f"it was for {sent.to or sent.channel}", [sent.call, call])
+            self._claims[label].append(_Claim(call, token, deliveries, wanted))
+
+    def _join(self, one: str, other: str) -> None:
+        root, branch = self._root(one), self._root(other)
+        if root != branch:
+            self._together[branch] = root
+
+    def _root(self, label: str) -> str:
+        while (above := self._together.get(label, label)) != label:
+            label = above
+        return label
+
+    # The lives of messages
+
+    def judge_mail(self) -> None:
+        parts: dict[str, list[str]] = defaultdict(list)
+        for label in self._sent:
+            parts[self._root(label)].append(label)
+        unseen = self._unseen_by_queue()
+        taken = 0
+        for labels in parts.values():
+            lives = self._judge_part(labels, unseen)
+            taken += sum(life.unseen for life in lives)
+        room = sum(claim.limit for claims in unseen.values() for claim in claims)
+        self.parts += len(parts)
+        if taken > room:
+            self._fault("unseen claims", f"{taken} deliveries that nobody saw, and claims for {room} only", [])
+
+    def _unseen_by_queue(self) -> dict[str, list[Unseen]]:
+        """The claims that nobody saw return, by what they asked for: an agent's mail, or a channel's ("#name")."""
+        found: dict[str, list[Unseen]] = defaultdict(list)
+        for call, wanted, given in self._requests:
+            if given is None:
+                gone_ns = self._gone_ns.get(call.process, FOREVER) if wanted.get("owned") else FOREVER
+                claim = Unseen(
+                    call.begin_ns, self._last_ns.get(call.process, FOREVER), int(wanted["lease_s"] * 1e9), gone_ns,
+                    len(wanted.get("ids") or ()) or wanted["limit"],
+                )  # fmt: skip
+                for queue in (wanted["agent"], *(f"#{channel}" for channel in wanted.get("channels", ()))):
+                    found[queue].append(claim)
+        return found
+
+    def _judge_part(self, labels: list[str], unseen: dict[str, list[Unseen]]) -> tuple[Life, ...]:
+        places = {label: place for place, label in enumerate(labels)}
+        sent = [self._sent[label] for label in labels]
+        steps = [
+            self._sending(call, places)
+            for call in dict.fromkeys(each.call for each in sent)
+            if call.operation == "send"
+        ]
+        for place, label in enumerate(labels):
+            for claim in self._claims.get(label, ()):
+                gone_ns = self._gone_ns.get(claim.call.process, FOREVER) if claim.wanted.get("owned") else FOREVER
+                detail = (int(claim.wanted["lease_s"] * 1e9), gone_ns)
+                steps.append(
+                    Step(claim.call, "claim", claim.call.end_ns, place, detail, (claim.token, claim.deliveries))
+                )
+            for call, kind, detail, result in self._steps.get(label, ()):
+                step = Step(call, kind, self._until(call), place, detail, result)
+                if kind == "settle":
+                    step.puts = [places[each["label"]] for each in call.arguments["puts"]]
+                steps.append(step)
+        most_seen = [0] * len(labels)
+        for step in steps:
+            if step.kind in ("claim", "look") and step.result is not None:
+                most_seen[step.place] = max(most_seen[step.place], step.result[1])
+        mail = Mail(
+            sent, [unseen[each.to if each.to is not None else f"#{each.channel}"] if unseen else [] for each in sent],
+            most_seen, self._slack_ns,
+        )  # fmt: skip
+        return self._search(" + ".join(labels[:4]), steps, mail) or ()
+
+    def _sending(self, call: Call, places: dict[str, int]) -> Step:
+        step = Step(call, "send", self._until(call), 0, None, call.result)
+        step.puts = [places[each["label"]] for each in call.arguments["messages"]]
+        return step
+
+    def _until(self, call: Call) -> int:
+        return self._last_ns.get(call.process, FOREVER) if call.is_unknown else call.end_ns
+
+    def _search(self, subject: str, steps: list[Step], specification: Any) -> Any:
+        found = Search(steps, specification).run()
+        if found.stuck is None:
+            return found.state
+        end_ns = found.stuck.end_ns
+        before = [step.call for step in steps if step.begin_ns <= end_ns and step is not found.stuck]
+        before.sort(key=lambda call: call.begin_ns)
+        why = (
+            "there are too many orders to try them all"
+            if found.undecided
+            else "no order explains the last of these calls"
+        )
+        self._fault(subject, why, [*dict.fromkeys(before), found.stuck.call])
+        return None
+
+    # Cells
+
+    def judge_cells(self) -> None:
+        for name, calls in self._cells.items():
+            self.parts += 1
+            writers: dict[int, Call] = {}
+            steps = []
+            for number, call in enumerate(calls):
+                if call.operation == "read":
+                    if not call.is_unknown:
+                        seen = call.result and (call.result[0], _text(call.result[1]))
+                        steps.append(Step(call, "read", call.end_ns, number, None, seen))
+                    continue
+                if not call.is_unknown and call.result:
+                    first = writers.setdefault(call.result, call)
+                    if first is not call:
+                        self._fault(f"cell {name}", f"two writes gave it version {call.result}", [first, call])
+                detail = (_text(call.arguments["value"]), call.arguments["expect"])
+                steps.append(Step(call, "write", self._until(call), number, detail, call.result))
+            self._search(f"cell {name}", steps, Register(frozenset(writers)))
+
+    # Order
+
+    def judge_order(self) -> None:
+        unseen = self._unseen_by_queue()
+        ready: dict[Queue, list[Ready]] = defaultdict(list)
+        for sent in self._sent.values():
+            if not sent.answer:
+                ready[sent.to, sent.channel] += self._ready(sent, unseen)
+        taken: dict[Queue, list[Taken]] = defaultdict(list)
+        for call, wanted, given in self._requests:
+            if given is None or "ids" in wanted:
+                continue
+            messages = [self._sent[each[1]] for each in given if each[1] in self._sent]
+            self._judge_one_claim(call, messages)
+            for each in messages:
+                taken[each.to, each.channel].append(Taken(call, each))
+            if len(given) < wanted["limit"]:
+                for queue in self._queues(wanted, ready):
+                    taken[queue].append(Taken(call, None))
+        for queue, spans in ready.items():
+            for claim, there in passed_over(spans, taken.get(queue, [])):
+                gave = "nothing more" if claim.sent is None else claim.sent.label
+                calls = [there.sent.call, *([claim.sent.call] if claim.sent else []), claim.call]
+                self._fault(there.sent.label, f"it was ready all the time while a claim gave {gave}", calls)
+
+    def _judge_one_claim(self, call: Call, given: list[Sent]) -> None:
+        for one, other in pairwise(given):
+            same = (one.to, one.channel, one.priority) == (other.to, other.channel, other.priority)
+            if other.priority > one.priority or (same and sent_before(other, one)):
+                why = "one claim gave them in the wrong order"
+                self._fault(f"{one.label} and {other.label}", why, [one.call, other.call, call])
+
+    def _queues(self, wanted: dict[str, Any], queues: Iterable[Queue]) -> list[Queue]:
+        agent, channels = wanted["agent"], wanted.get("channels")
+        if channels is None:
+            return [queue for queue in queues if queue[0] == agent]
+        return [queue for queue in queues if queue[1] in channels and queue[0] in (agent, None)]
+
+    def _ready(self, sent: Sent, unseen: dict[str, list[Unseen]]) -> Iterator[Ready]:
+        """When a message was surely ready."""
+        claims = self._claims.get(sent.label, [])
+        number_of = {claim.token: claim.deliveries for claim in claims}
+        begins = []
+        if sent.is_stored:
+            begins.append((sent.call.end_ns, sent.delay_ns, 0, 1))
+        for call, kind, detail, result in self._steps.get(sent.label, ()):
+            if kind == "requeue" and result is not False:
+                return  # its deliveries count anew: they do not tell any more whether somebody had it unseen
+            if kind == "settle" and not call.is_unknown and result[0] and result[1] in ("ready", "delayed"):
+                token, outcome, delay_ns = detail
+                begins.append((call.end_ns, delay_ns, token, number_of.get(token, 0) + (outcome == "retry")))
+        for begin_ns, delay_ns, token, number in begins:
+            from_ns = begin_ns + delay_ns + self._slack_ns if delay_ns else begin_ns
+            later = min((claim for claim in claims if claim.token > token), key=_token, default=None)
+            if later is None:
+                strangers = unseen.get(sent.to if sent.to is not None else f"#{sent.channel}", ())
+                until_ns = min((claim.begin_ns for claim in strangers if claim.end_ns >= begin_ns), default=FOREVER)
+            else:
+                until_ns = later.call.begin_ns if later.deliveries == number else 0
+            if sent.ttl_ns is not None:
+                until_ns = min(until_ns, sent.call.begin_ns + sent.ttl_ns - self._slack_ns)
+            if from_ns < until_ns:
+                yield Ready(from_ns, until_ns, sent)
+
+
+def _token(claim: _Claim) -> int:
+    return claim.token
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
