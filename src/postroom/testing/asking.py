@@ -188,6 +188,14 @@ class Asking(StoreBench):
         assert self.found(waiting=True) == []
         assert self.state(answer) is State.READY
 
+    def test_a_claim_returns_though_the_asker_of_a_question_that_is_held_is_gone(self) -> None:
+        """On NATS it looked for ever whether there was something to write down about the question."""
+        question = self.ask(waiter=gone_process())
+        self.clock.advance(1)
+
+        assert [delivery.message.id for delivery in self.claim(limit=2)] == [question]
+        assert self.claim() == []
+
     def test_who_waits_for_an_answer_can_be_listed(self) -> None:
         question = self.ask(waiter=this_process())
         self.send()

@@ -57,8 +57,8 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
     while len(taken) < want.limit:
         # not the same one twice in one claim, should its owner be gone already (tests/stores/test_model.py)
         with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as picked:
-            if picked.best or picked.ended:
-                steps = _steps(picked, want)
+            # of a question that is claimed and whose asker is gone there is nothing to write here: that is a sweep's
+            if steps := _steps(picked, want):
                 taken += _taken(steps, room.replace_each(steps, picked.moment.write), raises=not taken)
                 continue
         if taken or not room.follower.look(patterns, SAFETY_LOOK_S):
