@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -183,7 +183,7 @@ def test_a_store_is_recorded_and_judged(tmp_path: Path) -> None:
 class Unsure(MemoryStore):
     """Its first answers are lost, or refused."""
 
-    def put(self, drafts):  # type: ignore[no-untyped-def]
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
         errors = self.__dict__.setdefault("errors", [OutcomeUnknown("lost"), RoomBusy("busy")])
         if errors:
             raise errors.pop(0)

@@ -139,26 +139,25 @@ class RecordedStore:
 
     def _do(self, call: Callable[[], T], shown: Callable[[T], Any], operation: str, **arguments: Any) -> T:
         number = self.recorder.call(operation, **arguments)
-        unsure = False
-        for left in range(self._repeats if operation in ("send", "settle") else 0, -1, -1):
+        tries, unsure = 1 + (self._repeats if operation in ("send", "settle") else 0), False
+        while True:
+            tries -= 1
             try:
                 result = call()
             except OutcomeUnknown:
                 unsure = True
                 if arguments.get("next"):
                     self.recorder.call("claim", **arguments["next"])  # that try may have claimed, and did not say
-                if not left:
+                if not tries:
                     raise
             except _UNCHANGED:
                 if not unsure:
                     self.recorder.refused(number)
-                    raise
-                if not left:
+                if not unsure or not tries:
                     raise
             else:
-                break
-        self.recorder.returned(number, shown(result))
-        return result
+                self.recorder.returned(number, shown(result))
+                return result
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         """Recorded as "send"."""
@@ -232,10 +231,13 @@ class RecordedStore:
 
     def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
         """Recorded as "write"."""
+
+        def shown(version: int | None) -> int | None:
+            return version
+
         return self._do(
-            lambda: self.store.cell_write(name, value, expect), lambda version: version, "write",
-            cell=name, value=value, expect=expect,
-        )  # fmt: skip
+            lambda: self.store.cell_write(name, value, expect), shown, "write", cell=name, value=value, expect=expect
+        )
 
 
 def _said(draft: Draft) -> dict[str, Any]:
