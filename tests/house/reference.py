@@ -431,8 +431,13 @@ PAGES = (
         ("postroom.Config",),
     ),
     Page(
-        "testing", "Testing", "A clock that tests set, and the suite that every store must pass.",
-        ("postroom.ManualClock", *(f"postroom.testing.{name}" for name in ("StoreContract", "StoreBench", "gone_process", "together"))),
+        "testing", "Testing",
+        "A clock that tests set, the suite that every store must pass, and the judge of what processes saw of a room.",
+        (
+            "postroom.ManualClock",
+            *(f"postroom.testing.{name}" for name in ("StoreContract", "StoreBench", "gone_process", "together")),
+            *(f"postroom.testing.histories.{name}" for name in ("RecordedStore", "Recorder", "read", "judge", "Verdict", "Impossible", "Call")),
+        ),
     ),
 )  # fmt: skip
 

@@ -23,9 +23,9 @@ TOLD: Final = 12
 class Impossible(NamedTuple):
     """A part of a history that cannot have happened, and why: the calls up to the first that has no explanation."""
 
-    subject: str
-    why: str
-    calls: list[Call]
+    subject: str  # the message, the messages that were sent together, or the cell
+    why: str  # in a few words
+    calls: list[Call]  # the last of them is the one that cannot be
 
     def __str__(self) -> str:
         start_ns = self.calls[0].begin_ns if self.calls else 0
@@ -35,9 +35,9 @@ class Impossible(NamedTuple):
 class Verdict(NamedTuple):
     """What a history is worth: how many calls were judged, in how many parts, and which parts are impossible."""
 
-    calls: int
-    parts: int
-    impossible: list[Impossible]
+    calls: int  # how many calls there were
+    parts: int  # messages and cells that were judged each by itself
+    impossible: list[Impossible]  # empty when all of it can have happened
 
     def __str__(self) -> str:
         head = f"{self.calls} calls in {self.parts} parts: {len(self.impossible) or 'none'} impossible"
@@ -318,7 +318,13 @@ class _History:
                 for queue in self._queues(wanted, ready):
                     taken[queue].append(Taken(call, None))
         for queue, spans in ready.items():
-            for claim, there in passed_over(spans, taken.get(queue, [])):
+            self._judge_queue(spans, taken.get(queue, []))
+
+    def _judge_queue(self, ready: list[Ready], taken: list[Taken]) -> None:
+        known: set[str] = set()
+        for claim, there in passed_over(ready, taken):
+            if there.sent.label not in known:  # once for each message, however many claims passed it over
+                known.add(there.sent.label)
                 gave = "nothing more" if claim.sent is None else claim.sent.label
                 calls = [there.sent.call, *([claim.sent.call] if claim.sent else []), claim.call]
                 self._fault(there.sent.label, f"it was ready all the time while a claim gave {gave}", calls)

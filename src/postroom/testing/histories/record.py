@@ -36,6 +36,13 @@ class Call:
 
     __slots__ = ("arguments", "begin_ns", "end_ns", "operation", "process", "result")
 
+    process: str  # the name of the process that called
+    operation: str  # what it called: "send", "claim", "settle" and so on
+    begin_ns: int  # when it began
+    end_ns: int  # when it returned
+    arguments: dict[str, Any]  # those that matter
+    result: Any  # what matters of what it returned; "unknown" where it was not seen to
+
     def __init__(
         self,
         process: str,
@@ -128,6 +135,9 @@ class RecordedStore:
     Every payload has a `label` of its own. With `repeats`, a send or a settling whose outcome is unknown is repeated as
     it was, and counts as one call.
     """
+
+    store: Store  # the store itself
+    recorder: Recorder  # where its calls are written down
 
     def __init__(self, store: Store, recorder: Recorder, repeats: int = 0) -> None:
         self.store = store
