@@ -11,7 +11,7 @@ from postroom.errors import ROOM_IS_OVER, PostroomError
 
 from . import log
 from .clock import Clock
-from .system.process import current_pid, start_thread
+from .system.process import current_pid, join_thread, start_thread
 
 
 class Chore:
@@ -92,8 +92,8 @@ class Chore:
         self.closed = True
         self.nudge()
         thread = self._thread
-        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)  # in a forked child it counts as over
+        if thread is not None:
+            join_thread(thread, timeout_s)  # in a forked child it counts as over
 
     def is_alive(self) -> bool:
         """Whether its thread runs."""

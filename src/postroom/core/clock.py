@@ -242,6 +242,9 @@ class _ManualAlarm:
 
 SYSTEM: Final = SystemClock()
 
+#: Chance that is the same again for the same seed, for simulations.
+Chance = random.Random
+
 
 def iso(ms: int) -> str:
     """A wall-clock time as text: 2026-11-15T06:48:50.123Z."""

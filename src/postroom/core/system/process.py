@@ -240,6 +240,34 @@ def core_count() -> int:
     return os.cpu_count() or 1
 
 
+class Threads:
+    """How threads are begun and waited for. The simulation of `postroom.testing` has a way of its own."""
+
+    def start(self, thread: threading.Thread) -> None:
+        """Let it run."""
+        thread.start()
+
+    def join(self, thread: threading.Thread, timeout_s: float | None) -> None:
+        """Wait until it is over, or time ran out; not for one that never began, nor for the caller's own."""
+        if thread.ident is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+
+_threads = Threads()
+
+
+def play_threads(threads: Threads) -> Threads:
+    """For the simulation: begin and await threads in this way from now on. Returns the way that was in use."""
+    global _threads
+    before, _threads = _threads, threads
+    return before
+
+
+def join_thread(thread: threading.Thread, timeout_s: float | None) -> None:
+    """Wait until a thread that `start_thread` was asked to start is over, or time ran out; never for the caller's own."""
+    _threads.join(thread, timeout_s)
+
+
 def start_thread(thread: threading.Thread) -> None:
     """Start a thread. An interrupt raises what the signal's handler raised, and leaves open whether the thread runs.
 
@@ -247,7 +275,7 @@ def start_thread(thread: threading.Thread) -> None:
     (tests/faults/test_interrupts.py).
     """
     try:
-        thread.start()
+        _threads.start(thread)
     except KeyError as error:
         if error.__context__ is None:
             raise

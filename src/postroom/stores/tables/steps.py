@@ -75,7 +75,7 @@ def claim(room: Tables, want: Want) -> Claimed:
 def end_gone_processes(room: Tables) -> list[str]:
     """End the claims and the waits of processes that are gone. Returns the events of the ledgers."""
     done: list[str] = []
-    for process in {*room.owners, *room.waits}:
+    for process in dict.fromkeys((*room.owners, *room.waits)):  # in one order, so that a simulated run can be repeated
         if room.process_alive(process) is False:
             done += [_let_go(room, room.rows[key], OWNER_GONE) for key in sorted(room.owners.get(process, ()))]
             for key in sorted(room.waits.get(process, ())):

@@ -1,0 +1,95 @@
+"""A simulated process, and what it is to the world around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from postroom.core.clock import Clock
+from postroom.stores.contract import Store
+
+from .plans import Part
+
+
+class Hinted(Protocol):
+    """A waiter, as the world sees it."""
+
+    topics: tuple[str, ...]
+    #: A hint that is held back until that moment; whether one was lost since the last look.
+    late_ns: int | None
+    missed: bool
+
+    def has_hint(self) -> bool:
+        """Whether a hint lies there."""
+
+    def take_hint(self) -> bool:
+        """Take away the hint that lies there; whether one did."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class Process:
+    """A simulated process: its name in the room, and whether it lives, stands still, or is about to die."""
+
+    def __init__(self, place: int, life: int, part: Part) -> None:
+        self.place = place
+        self.label = f"p{place}" + "'" * life
+        self.name = f"simulated:{place}:{life}"
+        self.life = life
+        self.part = part
+        self.alive = True
+        self.frozen_ns: int | None = None  # until when it stands still
+        self.stood_ns = 0  # for how long it stood still in all
+        self.next_op = 0
+        self.fails = 0  # so many of its next writes fail
+        self.failed = 0  # and so many have failed
+        self.dies_in_step = False
+        self.waiters: dict[Hinted, None] = {}
+        self.stores: list[Store] = []
+
+    def __repr__(self) -> str:
+        return f"{self.label} ({self.part.agent})"
+
+
+class Around(Protocol):
+    """The world, as the store of a process and the judge see it."""
+
+    @property
+    def clock(self) -> Clock:
+        """The only clock that there is."""
+
+    waiters_by_fd: dict[int, Hinted]
+
+    def point(self) -> None:
+        """Others may go on here."""
+
+    def tell(self, process: Process | None, what: str) -> None:
+        """Write a line of the trace."""
+
+    def happened(self, what: str) -> None:
+        """A rare state was reached."""
+
+    def room_ms(self) -> int:
+        """Room time."""
+
+    def is_alive(self, name: str) -> bool | None:
+        """Whether the process of that name lives; None when it is none of this world."""
+
+    def kill(self, process: Process) -> None:
+        """End a process here and now."""
+
+    def closed(self, process: Process, inner: Store) -> None:
+        """A process has closed its store."""
+
+    def readable(self, fds: Iterable[int]) -> set[int]:
+        """Those of these descriptors that can be read."""
+
+    def waiters(self) -> Iterator[Hinted]:
+        """The waiters of all processes that live."""
+
+    def hints_go_astray(self) -> bool:
+        """Whether hints are lost or held back just now."""
+
+    def take_hints(self, ringer: Process) -> None:
+        """Lose the hints that a step of this process gave, or hold them back."""

@@ -1,0 +1,158 @@
+"""A schedule from its seed to its verdict."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from postroom.core.config import AGENT_LEASE_S
+from postroom.core.system.process import play_threads
+from postroom.stores.contract import Store, Want
+
+from . import plans
+from .judges import Broken
+from .plans import CHANNEL, Part, Plan
+from .process import Process
+from .programs import Program
+from .rooms import MemoryRoom
+from .world import Rooms, World
+
+#: The kinds of rooms that can be simulated.
+STORES: Final[dict[str, Callable[[World], Rooms]]] = {"memory": MemoryRoom}
+DEFAULT_STEPS: Final = 50
+#: Rare states that a few thousand schedules must have reached, each of them: else they do not try what they should.
+RARE: Final = (
+    "a claim was taken over after a death",
+    "a claim was taken over after its lease ended",
+    "a compare-and-set was lost",
+    "a heartbeat kept a message",
+    "a late word counted: nobody had taken the message",
+    "a late word on a task was refused",
+    "a late word was refused",
+    "a lease was extended",
+    "a lost hint was covered by a look",
+    "a message died with its last receiver",
+    "a message expired",
+    "a question ended without an answer",
+    "a repeated key stored nothing",
+    "a sender was told that its message was acked",
+    "a task was done",
+    "a task was taken over",
+    "a write failed",
+    "an answer came to a dead asker",
+    "an answer came when nobody waited for it any more",
+    "an asker got its answer",
+    "an asker ran out of time",
+    "an asker was refused",
+    "an asker was told that its peer is gone",
+    "an unseen message went back",
+    "died after a write, before it heard of it",
+    "the last delivery failed",
+)
+#: After so many schedules what they left is collected: descriptors among it.
+_COLLECT_EVERY: Final = 4
+_ALL: Final = 1000
+_SECOND_NS: Final = 1_000_000_000
+_runs = [0]
+
+
+class Outcome(NamedTuple):
+    """What became of a schedule."""
+
+    plan: Plan
+    #: What broke; None when every promise held.
+    failure: BaseException | None
+    #: How often each rare state was reached.
+    reached: Counter[str]
+    #: How many steps it took, the calm included.
+    steps: int
+    #: What happened, line by line; empty unless it was asked for.
+    trace: list[str]
+
+    def report(self) -> list[str]:
+        """The schedule in words: its seed, what each process does, what went wrong, and what happened."""
+        lines = [f"seed {self.plan.seed}: {self.failure or 'every promise held'}", *self.plan.lines(), *self.trace]
+        if self.failure is not None and not isinstance(self.failure, Broken):
+            lines += traceback.format_exception(self.failure)
+        return lines
+
+
+def simulate(seed: int, *, store: str = "memory", steps: int = DEFAULT_STEPS, traced: bool = False) -> Outcome:
+    """Run the schedule of a seed."""
+    return run(plans.draw(seed, steps), store=store, traced=traced)
+
+
+def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> Outcome:
+    """Run a plan; the same plan is the same run."""
+    with _quiet() as complaints:
+        world = World(plan, STORES[store], traced=traced)
+        complaints.fail = world.fail
+        before = play_threads(world)
+        try:
+            world.run(lambda process: Program(world, process).run())
+            if world.failure is None:
+                _judge_the_end(world)
+        finally:
+            play_threads(before)
+            world.rooms.close()
+    return Outcome(plan, world.failure, world.reached, world.step, world.trace or [])
+
+
+def _judge_the_end(world: World) -> None:
+    """Receive what is left: first what the dead held, then, when every lease is over, the rest. Nothing may stay."""
+    last = Process(len(world.plan.parts), 0, Part("last", ()))
+    world.admit(last)
+    store = world.new_store(last)
+    try:
+        _receive_all(store)
+        world.judge.nothing_is_held_by_the_dead(store)
+        world.clock.now_ns += round(2 * AGENT_LEASE_S * _SECOND_NS)
+        _receive_all(store)
+        world.judge.at_the_end(store)
+    except Exception as error:
+        world.fail(error)
+
+
+def _receive_all(store: Store) -> None:
+    for agent in plans.AGENTS:
+        for channels in (None, (CHANNEL,)):
+            store.claim(Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=_ALL, settle=True))
+
+
+class _Complaints(logging.Handler):
+    """Errors that the product only logs are failures here."""
+
+    fail: Callable[[BaseException], None]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self.fail(error or Broken(f"an error was logged: {record.getMessage()}"))
+
+
+@contextmanager
+def _quiet() -> Iterator[_Complaints]:
+    """Keep warnings and the log of the product to ourselves, and the collector of garbage out of the schedules."""
+    log, complaints = logging.getLogger("postroom"), _Complaints(logging.ERROR)
+    level, propagate = log.level, log.propagate
+    _runs[0] += 1
+    if _runs[0] % _COLLECT_EVERY == 0:
+        gc.collect(0)  # what was made since the last time is all young: no collection ran meanwhile
+    gc.disable()
+    log.addHandler(complaints)
+    log.setLevel(logging.ERROR)
+    log.propagate = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield complaints
+        finally:
+            gc.enable()
+            log.setLevel(level)
+            log.propagate = propagate
+            log.removeHandler(complaints)

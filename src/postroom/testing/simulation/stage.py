@@ -1,0 +1,175 @@
+"""The stage: threads of which one runs at a time, and that hand over only where the world says so.
+
+The product's code blocks and starts threads as it always does. Here each thread waits for a baton of its own, so that
+one of all runs, and the one that has the baton asks the world which is next at every step of the store and at every
+wait. A hand-over costs about ten microseconds. Threads are kept for the next schedule, for starting one costs more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+#: A schedule that runs so long in real time hangs: some code waits in a way that the stage does not see.
+_HANGS_S: Final = 60.0
+
+
+class Killed(BaseException):
+    """The simulated process is dead: nothing that it does counts any more, and its stack is taken down."""
+
+
+class Hangs(RuntimeError):
+    """A thread of the simulation waits for something that the stage knows nothing of."""
+
+
+class _Hand:
+    """A real thread that plays one actor after another."""
+
+    def __init__(self) -> None:
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.play: Callable[[], _Hand | None] = lambda: None
+        threading.Thread(target=self._run, name="simulation", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.baton.acquire()
+            following = self.play()
+            if following is not None:
+                following.baton.release()
+
+
+class Owner(Protocol):
+    """The process that an actor belongs to."""
+
+    alive: bool
+    frozen_ns: int | None  # until when it stands still
+
+
+class Actor:
+    """One thread of a simulated process."""
+
+    __slots__ = ("fds", "hand", "killed", "name", "number", "over", "process", "ready_fds", "until_ns", "waits")
+
+    def __init__(self, number: int, process: Owner, name: str) -> None:
+        self.number = number
+        self.process = process
+        self.name = name
+        self.over = self.killed = self.waits = False
+        #: While it waits: for these descriptors, until that moment (None: for ever); then which of them could be read.
+        self.fds: Sequence[int] = ()
+        self.until_ns: int | None = None
+        self.ready_fds: list[int] = []
+        self.hand: _Hand
+
+
+class Director(Protocol):
+    """What decides on a stage."""
+
+    def decide(self) -> Actor | None:
+        """The actor that goes on now; None when the schedule is over."""
+
+
+class Stage:
+    """The actors of one schedule, and which of them runs."""
+
+    _idle: list[_Hand] = []  # noqa: RUF012  shared on purpose: threads are kept for the next schedule
+
+    def __init__(self, director: Director) -> None:
+        self._director = director
+        self.actors: list[Actor] = []
+        self.current: Actor | None = None
+        self._front = _Front()
+        self._gives_back_to: _Hand | _Front | None = None
+
+    def add(self, process: Owner, name: str, work: Callable[[], None]) -> Actor:
+        """An actor that does this work, from its first turn on."""
+        actor = Actor(len(self.actors), process, name)
+        actor.hand = self._idle.pop() if self._idle else _Hand()
+        actor.hand.play = lambda: self._play(actor, work)
+        self.actors.append(actor)
+        return actor
+
+    def run(self) -> None:
+        """Let the director decide, until it says that the schedule is over; then take down what is left."""
+        first = self._director.decide()
+        if first is not None:
+            self.current = first
+            first.hand.baton.release()
+            self._front.wait()
+        self.current = None
+        for actor in self.actors:
+            self.take_down(actor)
+
+    def take_down(self, actor: Actor) -> None:
+        """End an actor that does not run now: its stack is unwound here and now, and nothing of it counts."""
+        if actor.over or actor is self.current:
+            actor.killed = True
+            return
+        me, actor.killed = self.current, True
+        mine: _Hand | _Front = self._front if me is None else me.hand
+        outer, self._gives_back_to = self._gives_back_to, mine
+        self.current = actor
+        actor.hand.baton.release()
+        if isinstance(mine, _Front):
+            mine.wait()
+        else:
+            mine.baton.acquire()
+        self.current, self._gives_back_to = me, outer
+
+    def point(self) -> None:
+        """The running actor could be interrupted here. Returns when it is its turn again."""
+        me = self.current
+        if me is None:
+            return
+        if me.killed:
+            raise Killed
+        following = self._director.decide()
+        if following is not me and not me.killed:
+            self._pass_on(following)
+            me.hand.baton.acquire()
+        if me.killed:
+            raise Killed
+
+    def _pass_on(self, following: Actor | None) -> None:
+        self.current = following
+        if following is None:
+            self._front.tell()
+        else:
+            following.hand.baton.release()
+
+    def _play(self, actor: Actor, work: Callable[[], None]) -> _Hand | None:
+        """In the hand's thread: the whole life of an actor, and who gets the baton after it."""
+        try:
+            if not actor.killed:
+                work()
+        except Killed:
+            pass
+        actor.over = True
+        self._idle.append(actor.hand)
+        if self._gives_back_to is not None:
+            back = self._gives_back_to
+        else:
+            following = self._director.decide()
+            self.current = following
+            back = self._front if following is None else following.hand
+        if isinstance(back, _Front):
+            back.tell()
+            return None
+        return back
+
+
+class _Front:
+    """Where the caller of `run` waits."""
+
+    def __init__(self) -> None:
+        self._told = threading.Lock()
+        self._told.acquire()
+
+    def wait(self) -> None:
+        if not self._told.acquire(timeout=_HANGS_S):
+            raise Hangs("a thread of the simulation waits for something that the stage knows nothing of")
+
+    def tell(self) -> None:
+        self._told.release()

@@ -1,0 +1,434 @@
+"""The world of one schedule: its clock, its processes, what goes wrong in it, and the choice of who goes on."""
+
+from __future__ import annotations
+
+import select
+import threading
+from asyncio import AbstractEventLoop
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NoReturn, Protocol
+
+from postroom.core.clock import Alarm, Chance, Clock
+from postroom.core.config import Config
+from postroom.core.system.process import Threads
+from postroom.stores.contract import Store
+
+from . import plans
+from .judges import Broken, Judge
+from .plans import Fault, Plan
+from .process import Hinted, Process
+from .stage import Actor, Killed, Stage
+from .store import SimulatedStore
+
+_SECOND_NS: Final = 1_000_000_000
+#: A pick below this lets the running actor go on, where it can: so most runs are a few steps long.
+_GO_ON: Final = 100
+#: So many steps in a row are no schedule any more: somebody runs in a circle. The same for so long a time of waiting.
+_MOST_STEPS: Final = 20_000
+_LONGEST_CALM_NS: Final = 3600 * _SECOND_NS
+#: So many writes of a process fail in a row.
+_FAILS: Final = 2
+
+
+class Rooms(Protocol):
+    """The seam for stores: one room, which each simulated process opens for itself."""
+
+    def open(self, process: str) -> Store:
+        """The room, opened by the process of that name."""
+
+    def room_ms(self) -> int:
+        """Room time, without a step."""
+
+    def close(self) -> None:
+        """The schedule is over."""
+
+
+class SimulatedClock(Clock):
+    """The world's clock: time stands still while somebody can go on."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._random = Chance(seed)
+        self.now_ns = 1_000 * _SECOND_NS
+        self.wall_offset_ns = 1_790_000_000 * _SECOND_NS
+
+    def wall_ms(self) -> int:
+        return (self.now_ns + self.wall_offset_ns) // 1_000_000
+
+    def steady_ns(self) -> int:
+        return self.now_ns
+
+    def boot_id(self) -> str:
+        return "simulated"
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def sleep(self, seconds: float) -> None:
+        self._world.wait((), seconds)
+
+    def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
+        return self._world.wait(fds, timeout_s)
+
+    def call_later(self, loop: AbstractEventLoop, seconds: float, call: Callable[[], None]) -> Alarm:
+        raise NotImplementedError("a simulated world has no event loop")
+
+
+class World(Threads):
+    """One schedule. `run` takes it to its end; then `failure` says what went wrong, or is None."""
+
+    def __init__(self, plan: Plan, make_rooms: Callable[[World], Rooms], *, traced: bool = False) -> None:
+        self.plan = plan
+        self.config = Config()
+        self.clock = SimulatedClock(self, plan.seed)
+        self.stage = Stage(self)
+        self.judge = Judge(self)
+        self.failure: BaseException | None = None
+        #: What happened, line by line; None unless it is to be told.
+        self.trace: list[str] | None = [] if traced else None
+        #: How often each rare state was reached.
+        self.reached: Counter[str] = Counter()
+        self.waiters_by_fd: dict[int, Hinted] = {}
+        self.step = 0
+        self.stood_ns = 0  # for how long nobody ran, because a fault let time pass
+        self._processes: dict[str, Process] = {}
+        self._latest: list[Process] = []  # of each part of the plan
+        self._steps = len(plan.picks)
+        self._faults = sorted(plan.faults, reverse=True)
+        self._restarts: list[tuple[int, Process]] = []
+        self._busy: dict[Process, None] = {}  # those whose programs are not at their end
+        self._calm_ns: int | None = None
+        self._hints_lost_ns = self._hints_late_ns = 0
+        self._late_by_ns = 0
+        self._opened: dict[str, dict[Process, None]] = {}
+        self._left_ns: dict[str, int] = {}
+        self._playing: dict[threading.Thread, Actor] = {}
+        self._poll: tuple[tuple[int, ...], select.poll] = ((), select.poll())
+        self._work: Callable[[Process], None]
+        self.rooms = make_rooms(self)
+
+    # The run
+
+    def run(self, work: Callable[[Process], None]) -> None:
+        """Let every process do its part of the plan by this work, until all are done."""
+        self._work = work
+        for place, part in enumerate(self.plan.parts):
+            self._start(Process(place, 0, part))
+        self.stage.run()
+
+    def _start(self, process: Process) -> None:
+        self._processes[process.name] = process
+        self._latest[process.place : process.place + 1] = [process]
+        self._busy[process] = None
+        self.stage.add(process, "program", lambda: self._live(process))
+
+    def admit(self, process: Process) -> None:
+        """A process that runs in the caller's own thread, when the schedule is over."""
+        self._processes[process.name] = process
+
+    def _live(self, process: Process) -> None:
+        try:
+            self._work(process)
+        except Killed:
+            pass
+        except BaseException as error:
+            self.fail(error)
+        self._busy.pop(process, None)
+
+    def fail(self, error: BaseException) -> None:
+        """The schedule has failed; of several failures the first counts."""
+        if self.failure is None:
+            self.failure = error
+            self.tell(None, f"FAILS: {type(error).__name__}: {error}")
+
+    def tell(self, process: Process | None, what: str) -> None:
+        """Write a line of the trace."""
+        if self.trace is not None:
+            time_s = self.clock.now_ns / _SECOND_NS - 1000
+            self.trace.append(f"{self.step:5} {time_s:9.3f}  {'' if process is None else f'{process!r} '}{what}")
+
+    def happened(self, what: str) -> None:
+        """A rare state was reached."""
+        self.reached[what] += 1
+
+    def new_store(self, process: Process) -> SimulatedStore:
+        """The room's store, opened by a process."""
+        inner = self.rooms.open(process.name)
+        process.stores.append(inner)
+        return SimulatedStore(self, self.judge, process, inner)
+
+    def closed(self, process: Process, inner: Store) -> None:
+        """A process has closed its store."""
+        if inner in process.stores:
+            process.stores.remove(inner)
+            if process.alive:
+                inner.close()
+
+    def room_ms(self) -> int:
+        return self.rooms.room_ms()
+
+    def is_alive(self, name: str) -> bool | None:
+        """Whether the process of that name lives; None when it is none of this world."""
+        process = self._processes.get(name)
+        return None if process is None else process.alive
+
+    def point(self) -> None:
+        self.stage.point()
+
+    # Agents
+
+    def agent_is_open(self, process: Process) -> None:
+        """A process has its agent open."""
+        self._opened.setdefault(process.part.agent, {})[process] = None
+
+    def agent_is_left(self, process: Process) -> None:
+        """A process has closed its agent, or died."""
+        opened = self._opened.get(process.part.agent, {})
+        if process in opened:
+            del opened[process]
+            self._left_ns[process.part.agent] = self.clock.now_ns
+
+    def left_ns(self, agent: str) -> int | None:
+        """Since when no process has had an agent open; None while one has."""
+        return None if self._opened.get(agent) else self._left_ns.get(agent, 0)
+
+    # Threads and waits
+
+    def start(self, thread: threading.Thread) -> None:
+        me = self.stage.current
+        if me is None or me.killed:
+            raise Killed
+        self._playing[thread] = self.stage.add(me.process, thread.name, lambda: self._play(thread))
+
+    def _play(self, thread: threading.Thread) -> None:
+        try:
+            thread.run()
+        except Exception as error:
+            self.fail(error)
+
+    def join(self, thread: threading.Thread, timeout_s: float | None) -> None:
+        actor = self._playing.get(thread)
+        if actor is not None and actor is not self.stage.current:
+            until_ns = None if timeout_s is None else self.clock.now_ns + round(timeout_s * _SECOND_NS)
+            while not actor.over and (until_ns is None or self.clock.now_ns < until_ns):
+                self.wait((), 0.001)
+
+    def wait(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
+        """Let others go on until one of the descriptors can be read, or time is over."""
+        me = self.stage.current
+        if me is None or timeout_s == 0:
+            return [fd for fd in fds if fd in self.readable(fds)]
+        if me.killed:
+            raise Killed
+        me.fds, me.waits, me.ready_fds = fds, True, []
+        me.until_ns = None if timeout_s is None else self.clock.now_ns + max(1, round(timeout_s * _SECOND_NS))
+        try:
+            self.stage.point()
+        finally:
+            me.waits = False
+        return me.ready_fds
+
+    def readable(self, fds: Iterable[int]) -> set[int]:
+        """Those of these descriptors that can be read."""
+        wanted = tuple(fds)
+        if not wanted:
+            return set()
+        known, poll = self._poll
+        if known != wanted:
+            poll = select.poll()
+            for fd in wanted:
+                poll.register(fd, select.POLLIN)
+            self._poll = wanted, poll
+        ready = {fd for fd, _ in poll.poll(0)}
+        if self.reached["a hint was late"]:
+            for fd, waiter in self.waiters_by_fd.items():
+                if waiter.late_ns is not None and waiter.late_ns <= self.clock.now_ns and fd in wanted:
+                    ready.add(fd)
+        return ready
+
+    # Choosing
+
+    def decide(self) -> Actor | None:
+        """Who goes on now; None when the schedule is over."""
+        try:
+            return self._decide()
+        except Killed:
+            raise
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def _decide(self) -> Actor | None:
+        step, self.step = self.step, self.step + 1
+        while self._faults and self._faults[-1].step <= step:
+            self._do(self._faults.pop())
+        if step < self._steps:
+            pick = self.plan.picks[step]
+        else:
+            pick = 0
+            if self._calm_ns is None:
+                self._calm()
+            if step > _MOST_STEPS:
+                self._stuck(f"after {step} steps")
+        me = self.stage.current
+        if self.failure is not None:
+            return None
+        if me is not None and pick < _GO_ON and self._can_go_on(me):
+            return me
+        if not (self._busy or self._restarts) and not self._all_again(step):
+            return None
+        able = self._able()
+        while not able:
+            self._pass_time()
+            able = self._able()
+        if step < self._steps:
+            return able[pick % len(able)]
+        after = -1 if me is None else me.number
+        return next((actor for actor in able if actor.number > after), able[0])
+
+    def _all_again(self, step: int) -> bool:
+        """Where all died before the calm, all start again. Whether they did."""
+        if step >= self._steps:
+            return False
+        for process in tuple(self._latest):
+            self._restart(process)
+        return True
+
+    def is_calm(self) -> bool:
+        """Whether the faults have stopped."""
+        return self.step >= self._steps
+
+    @staticmethod
+    def _can_go_on(actor: Actor) -> bool:
+        return not (actor.waits or actor.over) and actor.process.alive and actor.process.frozen_ns is None
+
+    def _able(self) -> list[Actor]:
+        """The actors that can go on now, in the order in which they came."""
+        now_ns = self.clock.now_ns
+        for process in self._latest:
+            if process.frozen_ns is not None and process.frozen_ns <= now_ns:
+                self._thaw(process)
+        while self._restarts and self._restarts[0][0] <= now_ns:
+            self._restart(self._restarts.pop(0)[1])
+        present: list[Actor] = []
+        fds: list[int] = []
+        for actor in self.stage.actors:
+            if not actor.over and actor.process.frozen_ns is None:
+                present.append(actor)
+                if actor.waits:
+                    fds += actor.fds
+        ready = self.readable(fds)
+        able = []
+        for actor in present:
+            if actor.waits:
+                actor.ready_fds = [fd for fd in actor.fds if fd in ready] if ready else []
+                if not actor.ready_fds and (actor.until_ns is None or actor.until_ns > now_ns):
+                    continue
+            able.append(actor)
+        return able
+
+    def _pass_time(self) -> None:
+        """Nobody can go on: let time pass until somebody can."""
+        moments = [at_ns for at_ns, _ in self._restarts]
+        moments += [process.frozen_ns for process in self._latest if process.frozen_ns is not None]
+        moments += [waiter.late_ns for waiter in self.waiters_by_fd.values() if waiter.late_ns is not None]
+        for actor in self.stage.actors:
+            if actor.waits and not actor.over and actor.until_ns is not None:
+                moments.append(actor.until_ns)
+        later = [moment for moment in moments if moment > self.clock.now_ns]
+        if not later or (self._calm_ns is not None and min(later) - self._calm_ns > _LONGEST_CALM_NS):
+            self._stuck("for an hour" if later else "for ever")
+        self.clock.now_ns = min(later)
+
+    def _stuck(self, how: str) -> NoReturn:
+        left = [f"{actor.process!r} {actor.name}" for actor in self.stage.actors if not actor.over]
+        raise Broken(f"these wait {how}: {', '.join(left)}")
+
+    # What goes wrong
+
+    def _do(self, fault: Fault) -> None:
+        self.tell(None, f"fault: {fault}")
+        span_ns = round(fault.span_s * _SECOND_NS)
+        if fault.kind in plans.NOBODYS:
+            self._do_to_all(fault.kind, span_ns)
+        elif self._latest[fault.part].alive:
+            self._do_to_one(fault.kind, self._latest[fault.part], span_ns)
+
+    def _do_to_all(self, kind: str, span_ns: int) -> None:
+        if kind == plans.TIME:
+            self.clock.now_ns += span_ns
+            self.stood_ns += span_ns
+        elif kind == plans.WALL:
+            self.clock.wall_offset_ns += span_ns
+        elif kind == plans.LOSE_HINTS:
+            self._hints_lost_ns = self.clock.now_ns + span_ns
+        else:
+            self._hints_late_ns, self._late_by_ns = self.clock.now_ns + span_ns, span_ns // 2
+
+    def _do_to_one(self, kind: str, process: Process, span_ns: int) -> None:
+        if kind == plans.FREEZE:
+            if process.frozen_ns is None:
+                process.frozen_ns, process.stood_ns = self.clock.now_ns + span_ns, process.stood_ns + span_ns
+        elif kind == plans.FAIL:
+            process.fails = _FAILS
+        elif kind == plans.KILL_IN_STEP:
+            process.dies_in_step = True
+        else:
+            if kind == plans.KILL_AND_RESTART:
+                self._restarts = sorted([*self._restarts, (self.clock.now_ns + span_ns, process)], key=lambda r: r[0])
+            self.kill(process)
+
+    def kill(self, process: Process) -> None:
+        """End a process here and now: nothing of it runs any more, and nothing that it was about to do is done."""
+        self.tell(process, "dies")
+        process.alive, process.frozen_ns, process.dies_in_step = False, None, False
+        self._busy.pop(process, None)
+        self.agent_is_left(process)
+        for actor in self.stage.actors:
+            if actor.process is process:
+                self.stage.take_down(actor)
+        for waiter in tuple(process.waiters):
+            waiter.close()
+
+    def _restart(self, before: Process) -> None:
+        process = Process(before.place, before.life + 1, before.part)
+        process.next_op = before.next_op
+        self.tell(process, "starts")
+        self._start(process)
+
+    def _thaw(self, process: Process) -> None:
+        process.frozen_ns = None
+        self.tell(process, "goes on")
+
+    def _calm(self) -> None:
+        """The faults have stopped."""
+        self._calm_ns = self.clock.now_ns
+        self._hints_lost_ns = self._hints_late_ns = 0
+        self.tell(None, "calm")
+        for process in self._latest:
+            process.dies_in_step, process.fails = False, 0
+            if process.frozen_ns is not None:
+                self._thaw(process)
+
+    def waiters(self) -> Iterator[Hinted]:
+        """The waiters of all processes that live."""
+        for process in self._processes.values():
+            if process.alive:
+                yield from process.waiters
+
+    def hints_go_astray(self) -> bool:
+        """Whether hints are lost or held back just now."""
+        return self.clock.now_ns < max(self._hints_lost_ns, self._hints_late_ns)
+
+    def take_hints(self, ringer: Process) -> None:
+        """Lose the hints that a step of this process gave, or hold them back."""
+        for process in self._latest:
+            for waiter in process.waiters if process is not ringer else ():
+                if waiter.take_hint():
+                    if self.clock.now_ns < self._hints_lost_ns:
+                        waiter.missed = True
+                        self.happened("a hint was lost")
+                    else:
+                        waiter.late_ns = self.clock.now_ns + self._late_by_ns
+                        self.happened("a hint was late")

@@ -1,0 +1,166 @@
+"""Simulated schedules: every promise holds in all of them, and faults that are put into the product are found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.faults.support import in_parts
+
+from postroom.core.states import State
+from postroom.mail import presence
+from postroom.mail.gateway import Gateway
+from postroom.mail.leases import LeaseHeartbeat
+from postroom.stores.tables import steps
+from postroom.testing.simulation import RARE, draw, run, shrink, simulate
+
+#: In the suite; the long run has a million, in parts.
+SOME = 5000
+EVERY = 1_000_000
+PARTS = 50
+#: A fault of the product is found within so many schedules.
+WITHIN = 1000
+
+
+def hold_all(first: int, count: int) -> Counter[str]:
+    """Run so many schedules, all of which must hold. Returns the rare states that they reached."""
+    reached: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        outcome = simulate(seed)
+        if outcome.failure is not None:
+            pytest.fail("\n".join(shrink(outcome).report()))
+        reached += outcome.reached
+    return reached
+
+
+@pytest.mark.slow
+def test_every_promise_holds_in_every_schedule_and_each_rare_state_is_reached() -> None:
+    reached = hold_all(1, SOME)
+    assert [state for state in RARE if not reached[state]] == []
+
+
+@pytest.mark.long
+@in_parts(PARTS)
+def test_every_promise_holds_in_a_million_schedules(part: int) -> None:
+    count = EVERY // PARTS
+    reached = hold_all(1_000_000 + part * count, count)
+    assert [state for state in RARE if not reached[state]] == []
+
+
+def test_a_schedule_has_three_agents_fifty_steps_and_a_fault() -> None:
+    for seed in range(200):
+        plan = draw(seed, 50)
+        assert len(plan.parts) >= 3
+        assert len(plan.picks) >= 50
+        assert plan.faults
+    assert min(simulate(seed).steps for seed in range(20)) >= 50
+
+
+TRACES = """
+from postroom.testing.simulation import simulate
+for seed in range(40):
+    print("\\n".join(simulate(seed, traced=True).report()))
+"""
+
+
+def test_the_same_seed_is_the_same_run_also_in_another_process() -> None:
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", TRACES],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert len(traces[0]) > 10_000
+    assert traces[0] == traces[1]
+
+
+# Faults put into the product, each as it was before it was mended or as it might be made tomorrow
+
+
+def forget_the_fence(patch: pytest.MonkeyPatch) -> None:
+    def row_held_by(room: Any, ticket: Any) -> Any:
+        row = room.row_of(ticket.id)
+        return row if row is not None and row.state in (State.CLAIMED, State.READY) else None
+
+    patch.setattr(steps, "row_held_by", row_held_by)
+
+
+def skip_the_heartbeats(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaseHeartbeat, "_extend", lambda *_: True)
+
+
+def lose_the_good_bye(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(presence, "leave", lambda *_, **__: None)
+
+
+def hold_answers_for_ever(patch: pytest.MonkeyPatch) -> None:
+    def question_ends(self: Gateway, id: str, *, abandon: bool) -> None:
+        self._questions.pop(id, None)
+
+    patch.setattr(Gateway, "question_ends", question_ends)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [forget_the_fence, skip_the_heartbeats, lose_the_good_bye, hold_answers_for_ever])
+def test_a_fault_of_the_product_is_found_and_shrinks(
+    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    found = next((each for each in map(simulate, range(1, WITHIN)) if each.failure is not None), None)
+    assert found is not None
+    smaller = shrink(found, most_runs=150)
+    assert smaller.failure is not None
+    assert len(list(smaller.plan.lines())) < len(list(found.plan.lines()))
+    assert any("FAILS" in line for line in smaller.trace)
+    monkeypatch.undo()
+    assert run(smaller.plan).failure is None
+
+
+# From a shell
+
+COMMAND = (sys.executable, "-m", "postroom.testing.simulation")
+
+
+def test_the_command_tells_the_rate_and_the_rare_states() -> None:
+    done = subprocess.run([*COMMAND, "--count", "5", "--seed", "3"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "5 schedules in " in done.stdout
+    assert "a second; no failure" in done.stdout
+    assert all(state in done.stdout for state in RARE)
+
+
+def test_the_command_ends_with_1_and_the_smaller_schedule_at_a_failure() -> None:
+    spoilt = "from postroom.mail import presence; presence.leave = lambda *_, **__: None\n"
+    program = f"import sys; {spoilt}from postroom.testing.simulation.__main__ import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, "--count", "50"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "fails: " in done.stderr
+    assert "was not told that " in done.stdout
+
+
+def test_ctrl_c_ends_the_command_with_what_it_has_done() -> None:
+    with subprocess.Popen([*COMMAND, "--count", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"schedules" in process.stderr.readline()  # it runs
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"interrupted" in err
+    assert b"schedules in " in out
+    assert b"Traceback" not in err
+
+
+def test_a_wrong_count_is_refused() -> None:
+    done = subprocess.run([*COMMAND, "--count", "0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "must be 1 or more, not 0" in done.stderr
