@@ -34,6 +34,32 @@ def test_sessions_opened_at_the_same_moment_have_different_ids(room: Room) -> No
     assert len(ids) == 50
 
 
+@pytest.mark.parametrize(
+    ("joins", "nth"), [(joins, nth) for joins, writes in ((False, 4), (True, 3)) for nth in range(1, writes + 1)]
+)
+def test_one_who_could_not_come_in_leaves_no_member_and_no_session_behind(
+    room: Room, monkeypatch: pytest.MonkeyPatch, joins: bool, nth: int
+) -> None:
+    """A member that nobody plays would count as one that can act: no deadlock would be found any more."""
+    opened = room.session() if joins else None
+    members = room.store.cell_scan("member:")
+    write, count = room.store.cell_write, iter(range(1, 100))
+
+    def busy_once(*args: Any, **kwargs: Any) -> int | None:
+        if next(count) == nth:
+            raise postroom.RoomBusy
+        return write(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room.store, "cell_write", busy_once)
+        with pytest.raises(postroom.RoomBusy):
+            room.session(opened.id, name="late") if opened else room.session()
+
+    assert [cell.name for cell in room.store.cell_scan("member:")] == [cell.name for cell in members]
+    going_on = [cell for cell in room.store.cell_scan("session:") if cell.value["ended_ms"] is None]
+    assert len(going_on) == (1 if opened else 0)
+
+
 def test_session_failure_tracking(room: Room) -> None:
     with room.session() as session:
         try:

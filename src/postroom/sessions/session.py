@@ -219,7 +219,12 @@ class Session:
 def open_session(host: SessionHome) -> Session:
     """Open a new session; its folder is watched for a `.failed` file."""
     record = session_record.create(host.gateway, host.make_folder)
-    session = _enter(host, record, CALLER, OPENER)
+    try:
+        session = _enter(host, record, CALLER, OPENER)
+    except BaseException:
+        with suppress(PostroomError):  # or others could join a session that its opener knows nothing of
+            record.end()
+        raise
     session.watch_folder()
     if not host.gateway.store.durable:  # the folder does not outlive the room's being open
         host.gateway.at_close(lambda: shutil.rmtree(session.dir, ignore_errors=True))
@@ -244,8 +249,12 @@ def _enter(host: SessionHome, record: SessionRecord, name: str, role: str) -> Se
     check_names(name=name)
     (id,), number = enrol(record, [name], role, None)
     member = Member(record, id, name, role, None, number)
-    member.introduce()
-    return Session(host, member)
+    try:
+        member.introduce()
+        return Session(host, member)
+    except BaseException:
+        member.leave()  # or it would count as one that can act, and no deadlock be found while this process lives
+        raise
 
 
 def worker_session(host: SessionHome, session_id: str, member_id: str, name: str, parent: str, number: int) -> Session:
