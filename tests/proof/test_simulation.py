@@ -24,17 +24,20 @@ from postroom.testing.simulation import RARE, draw, run, shrink, simulate
 SOME = 5000
 EVERY = 1_000_000
 PARTS = 50
+SOME_ON_SQLITE = 60
+EVERY_ON_SQLITE = 20_000
+PARTS_ON_SQLITE = 10
 #: A fault of the product is found within so many schedules.
 WITHIN = 1000
 
 
-def hold_all(first: int, count: int) -> Counter[str]:
+def hold_all(first: int, count: int, store: str = "memory") -> Counter[str]:
     """Run so many schedules, all of which must hold. Returns the rare states that they reached."""
     reached: Counter[str] = Counter()
     for seed in range(first, first + count):
-        outcome = simulate(seed)
+        outcome = simulate(seed, store=store)
         if outcome.failure is not None:
-            pytest.fail("\n".join(shrink(outcome).report()))
+            pytest.fail("\n".join(shrink(outcome, store=store).report()))
         reached += outcome.reached
     return reached
 
@@ -53,6 +56,18 @@ def test_every_promise_holds_in_a_million_schedules(part: int) -> None:
     assert [state for state in RARE if not reached[state]] == []
 
 
+@pytest.mark.slow
+def test_every_promise_holds_in_schedules_on_sqlite() -> None:
+    hold_all(1, SOME_ON_SQLITE, "sqlite")
+
+
+@pytest.mark.long
+@in_parts(PARTS_ON_SQLITE)
+def test_every_promise_holds_in_many_schedules_on_sqlite(part: int) -> None:
+    count = EVERY_ON_SQLITE // PARTS_ON_SQLITE
+    hold_all(1_000_000 + part * count, count, "sqlite")
+
+
 def test_a_schedule_has_three_agents_fifty_steps_and_a_fault() -> None:
     for seed in range(200):
         plan = draw(seed, 50)
@@ -64,8 +79,9 @@ def test_a_schedule_has_three_agents_fifty_steps_and_a_fault() -> None:
 
 TRACES = """
 from postroom.testing.simulation import simulate
-for seed in range(40):
-    print("\\n".join(simulate(seed, traced=True).report()))
+for store, count in (("memory", 40), ("sqlite", 8)):
+    for seed in range(count):
+        print("\\n".join(simulate(seed, store=store, traced=True).report()))
 """
 
 

@@ -20,7 +20,7 @@ from typing import Final
 import apsw
 
 from postroom.core.clock import SYSTEM, Clock
-from postroom.core.system.process import start_thread
+from postroom.core.system.process import join_thread, start_thread
 
 from .contention import Patience
 from .layout import PAGE_BYTES
@@ -114,8 +114,8 @@ class Checkpointer:
         with self._lock:
             self._closed = True
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        if thread is not None:
+            join_thread(thread, None)
 
 
 class WriteAheadLog:

@@ -5,8 +5,8 @@
     outcome = simulate(seed=7)
     assert outcome.failure is None, "\\n".join(outcome.report())
 
-A schedule has three or four simulated processes that send, receive, ask, serve and work off a board through the calls
-that every program makes. The shipping code runs; a world stands in for the clock, for processes (`core/system`) and for
+A schedule has three or four simulated processes that send, receive, ask, serve, work off a board and meet in sessions,
+through the calls that every program makes. The shipping code runs; a world stands in for the clock, for processes (`core/system`) and for
 the wire to the store. It chooses which of them goes on at every step of the store and at every wait, and lets them die,
 stand still, lose hints, fail to write, and see the clock jump. A judge compares every step with what the store's
 contract allows, and at the end, when the faults have stopped, every message must have been settled.

@@ -6,12 +6,15 @@ did. What it finds it tells by raising `Broken`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 from postroom.board import task
 from postroom.core.message import Draft
 from postroom.core.states import State
+from postroom.sessions.deadlock import channel_of
+from postroom.sessions.record import DEADLOCK
 from postroom.stores.contract import Delivery, Settled, Store, Ticket, Want, topic_to
 
 from .process import Around, Process
@@ -23,6 +26,10 @@ _FINAL: Final = {
     "refused": State.REFUSED,
     "dead": State.DEAD,
 }
+
+
+#: Stands for a member that waits for no mailbox for ever.
+ACTS: Final = ""
 
 
 class Broken(AssertionError):
@@ -63,6 +70,8 @@ class Judge:
         #: Sender, receiver, channel and priority -> the messages of that line that nobody was given yet.
         self._lines: dict[tuple[object, ...], list[Seen]] = {}
         self._keys: dict[tuple[str, str], list[str]] = {}
+        self._members: dict[str, dict[Process, str]] = {}  # of sessions: what each waits for, for ever
+        self._failures: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, task.Value] = {}  # as they were written last
 
     def label(self, id: str) -> str:
@@ -250,6 +259,8 @@ class Judge:
             return
         if name.startswith(task.PREFIX) and isinstance(value, dict):
             self._task_written(process, value)
+        elif name.startswith("session:") and isinstance(value, dict) and "failure" in value:
+            self._session_written(process, name, value)
 
     def _task_written(self, process: Process, value: task.Value) -> None:
         name, state, token = value["id"], value["state"], value["token"]
@@ -276,6 +287,45 @@ class Judge:
     def _is_gone(self, process: str) -> bool:
         return self._world.is_alive(process) is False
 
+    # Sessions
+
+    def is_member(self, session: str, process: Process) -> None:
+        """A process has become a member of a session, and acts."""
+        self._members.setdefault(session, {})[process] = ACTS
+
+    def leaves(self, session: str, process: Process) -> None:
+        """It is about to leave."""
+        self._members[session].pop(process, None)
+
+    @contextmanager
+    def waits_for(self, session: str, process: Process, box: str | None) -> Iterator[None]:
+        """It waits for this mailbox for ever; with None, for a while."""
+        self._members[session][process] = ACTS if box is None else channel_of(session, box)
+        yield
+        self._members[session][process] = ACTS
+
+    def _session_written(self, process: Process, name: str, value: dict[str, Any]) -> None:
+        failure = value["failure"]
+        before = self._failures.get(name)
+        if before is not None and failure != before:
+            raise Broken(f"a session failed twice: {before['message']}; and then: {failure and failure['message']}")
+        if failure is None or before is not None:
+            return
+        self._failures[name] = failure
+        self._world.tell(process, f"writes that the session failed: {failure['kind'] or failure['message']}")
+        self._world.happened("a session failed")
+        if failure["kind"] == DEADLOCK:
+            self._world.happened("a deadlock was found")
+            self._judge_deadlock(name.removeprefix("session:").partition("/")[0])
+
+    def _judge_deadlock(self, session: str) -> None:
+        waits = {member: box for member, box in self._members.get(session, {}).items() if member.alive}
+        for member, box in waits.items():
+            if box == ACTS:
+                raise Broken(f"a false alarm: {member!r} can act, and a deadlock was found")
+            if any(seen.draft.channel == box and seen.final is None for seen in self.seen.values()):
+                raise Broken(f"a false alarm: there is mail for {member!r}, and a deadlock was found")
+
     # The end
 
     def nothing_is_held_by_the_dead(self, store: Store) -> None:
@@ -301,6 +351,8 @@ class Judge:
                 too_old = state is State.EXPIRED and seen.expires_ms is not None and seen.expires_ms <= now_ms
                 if used_up:
                     self._world.happened("a message died with its last receiver")
+                elif seen.draft.channel.startswith("session:"):
+                    continue  # what nobody took ends with its session
                 elif too_old:
                     self._world.happened("a message expired")
                 else:

@@ -57,7 +57,7 @@ LOSE_HINTS: Final = "lose hints for"
 LATE_HINTS: Final = "delay hints for"
 TIME: Final = "nobody runs for"
 WALL: Final = "set the wall clock by"
-FAIL: Final = "fail the writes of"
+FAIL: Final = "fail the next write of"
 _SPANS: Final = (FREEZE, LOSE_HINTS, LATE_HINTS, TIME, WALL, KILL_AND_RESTART)
 NOBODYS: Final = (LOSE_HINTS, LATE_HINTS, TIME, WALL)
 _KINDS: Final = (
@@ -118,7 +118,10 @@ _MAIL: Final = ("send", "send", "send", "receive", "receive", "receive", "poll",
 _ASKS: Final = ("ask", "ask", "ask", "serve", "serve", "receive", "receive", "send", "reopen", "ask long", "sleep")
 _CHANNELS: Final = ("post", "post", "work", "work", "work", "publish", "subscribe", "receive", "listen", "confirmed")
 _BOARD: Final = ("add", "add", "task", "task", "task", "work off", "abort", "send", "receive")
-_THEMES: Final = (_MAIL, _MAIL, _ASKS, _ASKS, _CHANNELS, _BOARD, (*_MAIL, *_ASKS, *_CHANNELS))
+_SESSIONS: Final = ("session", "session", "join", "join", "join", "join", "send", "receive")
+_MIXED: Final = (*_MAIL, *_ASKS, *_CHANNELS)
+#: Sessions and boards take the most steps, and are drawn less often.
+_THEMES: Final = (*(_MAIL, _ASKS, _CHANNELS, _MIXED) * 2, _MAIL, _ASKS, _BOARD, _SESSIONS)
 
 
 def _op(rng: Chance, other: str, kind: str) -> Op:
@@ -153,6 +156,8 @@ _ARGUMENTS: Final[dict[str, tuple[Sequence[object], ...]]] = {
     "task": ((0.0, 3.0), _TASK_ENDS),
     "work off": ((1.0, 6.0),),
     "abort": (tuple(TASKS),),
+    "session": ((0, 1, 2), ("wait", "wait for ever", "fail")),
+    "join": ((1, 2), ("wait", "wait for ever", "wait for ever", "fail", "mark failed")),
     "sleep": ((0.5, 4.0, 12.0),),
     "reopen": (),
 }

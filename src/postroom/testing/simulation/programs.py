@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -21,6 +21,8 @@ from postroom.errors import (
     PeerGone,
     Refused,
     RoomBusy,
+    SessionEnded,
+    SessionFailed,
     TooManyHops,
     UnknownTask,
 )
@@ -29,6 +31,8 @@ from postroom.mail.gateway import Gateway
 from postroom.mail.received import Received
 from postroom.mail.serving import Serving
 from postroom.room import Room
+from postroom.sessions.record import all_records
+from postroom.sessions.session import Session
 
 from .judges import Broken
 from .plans import CHANNEL, NEWS, TASKS, Op
@@ -101,11 +105,10 @@ class Program:
         room, self._room = self._room, None
         if room is not None:
             self._world.agent_is_left(self._process)
-            failed = self._process.failed
             room.close()
             self._world.tell(self._process, "has closed the room")
             kept = self._world.judge.held_by(self._process)
-            if kept and failed == self._process.failed:
+            if kept and not self._process.failed:  # what a busy room did not take back ends with its lease
                 raise Broken(f"{self._process!r} has closed the room, and kept {', '.join(sorted(kept))}")
 
     def _payload(self) -> dict[str, Any]:
@@ -246,7 +249,7 @@ class Program:
         try:
             answer = agent.ask(to, payload, timeout_s)
         except AskFailed as error:
-            world.tell(self._process, f"is told: {type(error).__name__}: {error}")
+            world.tell(self._process, f"is told: {type(error).__name__}")
             world.happened(_TOLD[type(error)])
             if isinstance(error, AskTimeout) and was_open and stood_ns == self._stood_ns():
                 self._judge_silence(to, since_ns)
@@ -279,13 +282,13 @@ class Program:
 
     def _task(self, timeout_s: float, end: str) -> None:
         name = self._agent().name
+        before = self._stood_ns(), self._process.failed  # a lease counts from before it is written
         task = self._board.claim(name, timeout_s=timeout_s)
         if task is not None:
-            self._end_task(task, end)
+            self._world.tell(self._process, f"has task {task.id}, token {task.token}")
+            self._end_task(task, end, before)
 
-    def _end_task(self, task: HeldTask, end: str) -> None:
-        self._world.tell(self._process, f"has task {task.id}, token {task.token}")
-        stood_ns, failed = self._stood_ns(), self._process.failed
+    def _end_task(self, task: HeldTask, end: str, before: tuple[int, int]) -> None:
         if end.startswith("hold"):
             self._clock.sleep(40.0 if end == "hold long" else 3.0)
         if end == "drop":
@@ -296,7 +299,7 @@ class Program:
             task.blocked("simulated")
         elif not task.done({"by": self._process.label}):
             self._world.happened("a late word on a task was refused")
-            if not task.aborted and (stood_ns, failed) == (self._stood_ns(), self._process.failed):
+            if not task.aborted and before == (self._stood_ns(), self._process.failed):
                 raise Broken(f"{self._process!r} lost task {task.id} while it worked on it, though it ran all the time")
 
     def _work_off(self, timeout_s: float) -> None:
@@ -314,6 +317,65 @@ class Program:
     def _board(self) -> Board:
         assert self._room is not None
         return self._room.board
+
+    # Sessions
+
+    def _session(self, count: int, how: str) -> None:
+        self._agent()
+        with self._told_of_the_end():
+            session = self._session_room.session()
+            with session, self._as_member(session):
+                for number in range(count):
+                    session.mailbox["tasks"].send(number)
+                for _ in range(count):
+                    self._take(session, "results", how)
+                if how == "fail":
+                    raise _Failure(how)
+
+    def _join(self, count: int, how: str) -> None:
+        self._agent()
+        going_on = [id for id, record in all_records(self._gateway) if not record.over]
+        if not going_on:
+            return
+        with self._told_of_the_end():
+            session = self._session_room.session(going_on[-1], name=self._process.label)
+            with session, self._as_member(session):
+                for _ in range(count):
+                    value = self._take(session, "tasks", how)
+                    session.mailbox["results"].send(value)
+                if how == "mark failed":
+                    session.mark_failed("simulated")
+                elif how == "fail":
+                    raise _Failure(how)
+
+    @property
+    def _session_room(self) -> Room:
+        assert self._room is not None
+        self._room.folder = self._world.folder()
+        return self._room
+
+    def _take(self, session: Session, box: str, how: str) -> object:
+        timed = how == "wait"
+        with self._world.judge.waits_for(session.id, self._process, None if timed else box):
+            return session.mailbox[box].receive(2000 if timed else None)
+
+    @contextmanager
+    def _as_member(self, session: Session) -> Iterator[None]:
+        self._world.tell(self._process, "is a member")
+        self._world.judge.is_member(session.id, self._process)
+        try:
+            yield
+        finally:
+            self._world.judge.leaves(session.id, self._process)
+
+    @contextmanager
+    def _told_of_the_end(self) -> Iterator[None]:
+        """A session may end in many ways, and each of its members is told of it."""
+        try:
+            yield
+        except (SessionFailed, SessionEnded, _Failure) as error:
+            self._world.tell(self._process, f"is told: {type(error).__name__}")
+            self._world.happened(f"a member was told: {type(error).__name__.strip('_')}")
 
     # The rest
 

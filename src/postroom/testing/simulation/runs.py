@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
+from unittest.mock import patch
 
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.system.process import play_threads
+from postroom.core.system.watch import LISTENER
 from postroom.stores.contract import Store, Want
 
 from . import plans
@@ -20,11 +22,11 @@ from .judges import Broken
 from .plans import CHANNEL, Part, Plan
 from .process import Process
 from .programs import Program
-from .rooms import MemoryRoom
+from .rooms import MemoryRoom, SqliteRoom
 from .world import Rooms, World
 
 #: The kinds of rooms that can be simulated.
-STORES: Final[dict[str, Callable[[World], Rooms]]] = {"memory": MemoryRoom}
+STORES: Final[dict[str, Callable[[World], Rooms]]] = {"memory": MemoryRoom, "sqlite": SqliteRoom}
 DEFAULT_STEPS: Final = 50
 #: Rare states that a few thousand schedules must have reached, each of them: else they do not try what they should.
 RARE: Final = (
@@ -36,7 +38,11 @@ RARE: Final = (
     "a late word on a task was refused",
     "a late word was refused",
     "a lease was extended",
+    "a deadlock was found",
     "a lost hint was covered by a look",
+    "a member was told: Deadlock",
+    "a member was told: SessionEnded",
+    "a member was told: SessionFailed",
     "a message died with its last receiver",
     "a message expired",
     "a question ended without an answer",
@@ -90,7 +96,7 @@ def simulate(seed: int, *, store: str = "memory", steps: int = DEFAULT_STEPS, tr
 
 def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> Outcome:
     """Run a plan; the same plan is the same run."""
-    with _quiet() as complaints:
+    with _quiet() as complaints, patch.object(LISTENER, "on_file", _watch_nothing):
         world = World(plan, STORES[store], traced=traced)
         complaints.fail = world.fail
         before = play_threads(world)
@@ -100,8 +106,13 @@ def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> Outcome:
                 _judge_the_end(world)
         finally:
             play_threads(before)
-            world.rooms.close()
+            world.close()
     return Outcome(plan, world.failure, world.reached, world.step, world.trace or [])
+
+
+def _watch_nothing(*_: object) -> Callable[[], None]:
+    """Folders of sessions are not watched: that is a thread of the whole real process."""
+    return lambda: None
 
 
 def _judge_the_end(world: World) -> None:

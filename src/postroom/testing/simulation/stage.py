@@ -30,7 +30,7 @@ class _Hand:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.play: Callable[[], _Hand | None] = lambda: None
-        threading.Thread(target=self._run, name="simulation", daemon=True).start()
+        threading.Thread(target=self._run, name="postroom simulation", daemon=True).start()
 
     def _run(self) -> None:
         while True:

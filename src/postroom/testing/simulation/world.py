@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import select
+import tempfile
 import threading
 from asyncio import AbstractEventLoop
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from postroom.core.clock import Alarm, Chance, Clock
@@ -25,10 +27,8 @@ _SECOND_NS: Final = 1_000_000_000
 #: A pick below this lets the running actor go on, where it can: so most runs are a few steps long.
 _GO_ON: Final = 100
 #: So many steps in a row are no schedule any more: somebody runs in a circle. The same for so long a time of waiting.
-_MOST_STEPS: Final = 20_000
+_MOST_STEPS: Final = 6_000
 _LONGEST_CALM_NS: Final = 3600 * _SECOND_NS
-#: So many writes of a process fail in a row.
-_FAILS: Final = 2
 
 
 class Rooms(Protocol):
@@ -103,6 +103,7 @@ class World(Threads):
         self._late_by_ns = 0
         self._opened: dict[str, dict[Process, None]] = {}
         self._left_ns: dict[str, int] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._playing: dict[threading.Thread, Actor] = {}
         self._poll: tuple[tuple[int, ...], select.poll] = ((), select.poll())
         self._work: Callable[[Process], None]
@@ -164,6 +165,18 @@ class World(Threads):
             process.stores.remove(inner)
             if process.alive:
                 inner.close()
+
+    def folder(self) -> Path:
+        """The folder of the sessions, which is gone after the schedule."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="postroom-simulated-")
+        return Path(self._folder.name)
+
+    def close(self) -> None:
+        """The schedule is over."""
+        self.rooms.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def room_ms(self) -> int:
         return self.rooms.room_ms()
@@ -371,7 +384,7 @@ class World(Threads):
             if process.frozen_ns is None:
                 process.frozen_ns, process.stood_ns = self.clock.now_ns + span_ns, process.stood_ns + span_ns
         elif kind == plans.FAIL:
-            process.fails = _FAILS
+            process.fails += 1
         elif kind == plans.KILL_IN_STEP:
             process.dies_in_step = True
         else:
