@@ -122,7 +122,7 @@ def check_journal(notes: Path, kept: dict[str, dict[str, Any]]) -> Counter[str]:
     assert [id for id, times in counted.items() if times > 1] == [], "two acks of one message counted"
     late = [line for line in lines if line.event == "claimed" and line.details[1] > acked.get(line.details[0], 2**62)]
     assert late == [], "a message was delivered after its ack had counted"
-    assert {entry["state"] for entry in kept.values()} == {ACKED}, "something was never received"
+    assert [id for id, entry in kept.items() if entry.get("state") != ACKED] == [], "something was never received"
     by_key = Counter(entry["idempotency_key"] for entry in kept.values() if "idempotency_key" in entry)
     assert [key for key, times in by_key.items() if times > 1] == [], "one key is two messages"
     sent = Counter((entry["payload"]["by"], entry["payload"]["n"]) for entry in kept.values())
@@ -133,44 +133,63 @@ def check_journal(notes: Path, kept: dict[str, dict[str, Any]]) -> Counter[str]:
     return Counter(line.event for line in lines)
 
 
-def start(
-    crew: Nursery, places: list[str], room: str, notes: Path, stop: Path, each: int, timeout_s: float, lease_s: float
-) -> list[int]:
+class Crowd:
     """So many senders and receivers at each of these addresses; the fewer they are, the less they send."""
-    common = {"journal": str(notes), "stop": str(stop), "timeout_s": timeout_s}
-    pause_s = 0.005 if each * len(places) > 2 else 0.02
-    pids = []
-    for place, address in enumerate(places):
-        for number in range(each):
-            more = {**common, "url": f"nats://{address}/{room}", "seed": place * 100 + number}
-            pids.append(crew.fork("afar.sender", **more, pause_s=pause_s))
-            pids.append(crew.fork("afar.receiver", **more, lease_s=lease_s))
-    return pids
+
+    def __init__(
+        self, crew: Nursery, places: list[str], room: str, folder: Path, each: int, timeout_s: float, lease_s: float
+    ) -> None:
+        self._crew = crew
+        self._stop, self._nothing_more = folder / "stop", folder / "nothing-more"
+        self.notes = folder / "notes"
+        self._senders: list[int] = []
+        self._receivers: list[int] = []
+        pause_s = 0.005 if each * len(places) > 2 else 0.02
+        for place, address in enumerate(places):
+            for number in range(each):
+                common: dict[str, Any] = {
+                    "journal": str(self.notes),
+                    "timeout_s": timeout_s,
+                    "url": f"nats://{address}/{room}",
+                    "seed": place * 100 + number,
+                }
+                sender = crew.fork("afar.sender", **common, stop=str(self._stop), pause_s=pause_s)
+                receiver = crew.fork("afar.receiver", **common, stop=str(self._nothing_more), lease_s=lease_s)
+                self._senders.append(sender)
+                self._receivers.append(receiver)
+
+    def wait_for(self, what: str, sends: int = 50) -> None:
+        """Wait until so many more were sent."""
+        before = sent_so_far(self.notes)
+        until(what, lambda: sent_so_far(self.notes) > before + sends)
+
+    def finish(self) -> None:
+        """Let the senders end, and then the receivers: a send may take long to return."""
+        self._stop.touch()
+        self._crew.finish(*self._senders)
+        self._nothing_more.touch()
+        self._crew.finish(*self._receivers)
 
 
 def kill_leaders(crew: Nursery, cluster: Cluster, tmp_path: Path, each: int, kills: int, all_at_once: int) -> str:
-    room, notes, stop = room_name(), tmp_path / "notes", tmp_path / "stop"
+    room = room_name()
     until("three servers that know each other", lambda: _make_room(cluster.addresses, room))
-    pids = start(crew, [cluster.addresses], room, notes, stop, each=each, timeout_s=20, lease_s=30)
+    crowd = Crowd(crew, [cluster.addresses], room, tmp_path, each=each, timeout_s=20, lease_s=30)
     names = {server.name: server for server in cluster.servers}
     for _ in range(kills):
         until("the room is whole", lambda: is_whole(cluster.addresses, room))
-        before = sent_so_far(notes)
-        until("they work", lambda before=before: sent_so_far(notes) > before + 50)  # type: ignore[misc]
+        crowd.wait_for("they work")
         victim = names[stream_info(cluster.addresses, room)["cluster"]["leader"]]
         victim.kill()
-        before = sent_so_far(notes)
-        until("they work without it", lambda before=before: sent_so_far(notes) > before + 20)  # type: ignore[misc]
+        crowd.wait_for("they work without it", 20)
         victim.start()
     for _ in range(all_at_once):
-        before = sent_so_far(notes)
-        until("they work", lambda before=before: sent_so_far(notes) > before + 50)  # type: ignore[misc]
+        crowd.wait_for("they work")
         cluster.kill()
         cluster.start()
     until("the room is whole", lambda: is_whole(cluster.addresses, room))
-    stop.touch()
-    crew.finish(*pids)
-    happened = check_journal(notes, entries(cluster.addresses, room))
+    crowd.finish()
+    happened = check_journal(crowd.notes, entries(cluster.addresses, room))
     return f"{kills} leaders and {all_at_once} times all three killed: {dict(happened)}"
 
 
@@ -197,23 +216,21 @@ def test_five_leaders_and_all_servers_that_are_killed_take_nothing_with_them(
 
 def cut_off(crew: Nursery, server: Server, tmp_path: Path, each: int, cut_s: float, timeout_s: float) -> str:
     """Half of them work through a network that is cut: towards the server, towards them, both ways."""
-    room, notes, stop = room_name(), tmp_path / "notes", tmp_path / "stop"
+    room = room_name()
     _make_room(server.address, room)
     proxy = Proxy(server.port)
     try:
         places = [server.address, proxy.address]
-        pids = start(crew, places, room, notes, stop, each=each, timeout_s=timeout_s, lease_s=cut_s / 2)
+        crowd = Crowd(crew, places, room, tmp_path, each=each, timeout_s=timeout_s, lease_s=cut_s / 2)
         for to_server, to_client in ((True, False), (False, True), (True, True)):
-            before = sent_so_far(notes)
-            until("they work", lambda before=before: sent_so_far(notes) > before + 50)  # type: ignore[misc]
+            crowd.wait_for("they work")
             proxy.cut(to_server=to_server, to_client=to_client)
             SYSTEM.sleep(cut_s)
             proxy.cut(to_server=False, to_client=False)
-        stop.touch()
-        crew.finish(*pids)
+        crowd.finish()
     finally:
         proxy.close()
-    happened = check_journal(notes, entries(server.address, room))
+    happened = check_journal(crowd.notes, entries(server.address, room))
     return f"cut off for {cut_s:g} s three times: {dict(happened)}"
 
 
