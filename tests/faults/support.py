@@ -64,6 +64,15 @@ def program(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"faults.programs.{name}", *arguments]
 
 
+def worked_s(pid: int) -> float:
+    """The processor time that a child has had: how far it came does not depend on how busy the machine is."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Nursery:
     """Forks children that play a role (see programs/nursery.py), and ends them all when the test ends."""
 
@@ -196,4 +205,5 @@ __all__ = [
     "program",
     "rows_of",
     "seed",
+    "worked_s",
 ]

@@ -12,7 +12,6 @@ file lies where the tables say.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import threading
@@ -32,7 +31,7 @@ from postroom.core.states import State
 from postroom.stores.contract import Query
 
 from .programs import files
-from .support import SOME_AND_ALL, Nursery, count, journal, seed
+from .support import SOME_AND_ALL, Nursery, count, journal, seed, worked_s
 from .test_crash_points import test_points
 from .test_kill_storm import Killed, held_by_two, kills_of
 
@@ -48,15 +47,6 @@ def files_nursery(tmp_path: Path) -> Iterator[Nursery]:
     nursery = Nursery(tmp_path / "children.log", "journal", "files")
     yield nursery
     nursery.close()
-
-
-def worked_s(pid: int) -> float:
-    """The processor time that a child has had: how far it came does not depend on how busy the machine is."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def storm(nursery: Nursery, folder: Path, notes: Path, kills: int) -> Killed:

@@ -326,7 +326,8 @@ class Store(ABC):
         (seen in about a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
         expired ones are not given, but for answers that are held: those wait for their asker. `next_due_s` is the
         room's.
-        Not promised: that an empty answer means an empty room a moment later.
+        Not promised: that an empty answer means an empty room a moment later; that a claim which finds something else
+        sees at once that a delay has ended (a few milliseconds later it does).
         """
 
     @abstractmethod

@@ -115,7 +115,7 @@ class Worker:
         if what < 0.05:
             self.old.append(ticket)  # for later, or never
             return []
-        if what < 0.1 and not self.store.extend(ticket, self.chance.choice((SHORT_S, LONG_S))):
+        if what < 0.1 and not self.store.extend(ticket, self.chance.choice((SHORT_S, 10 * SHORT_S))):
             return []
         puts: list[Draft] = []
         outcome = self.chance.choice(("acked",) * 14 + ("retry", "retry", "retry", "returned", "dead", "refused"))

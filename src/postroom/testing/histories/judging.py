@@ -16,6 +16,8 @@ from .specification import Life, Mail, Register, Sent, Step, Unseen
 
 #: Room time counts in whole milliseconds: what lasts a second may be over a little sooner.
 SLACK_S: Final = 0.002
+#: A claim that finds something may overlook a message whose delay has just ended (`Store.claim`).
+LATE_NS: Final = 20_000_000
 #: So many calls before the impossible one are told.
 TOLD: Final = 12
 
@@ -356,7 +358,7 @@ class _History:
                 token, outcome, delay_ns = detail
                 begins.append((call.end_ns, delay_ns, token, number_of.get(token, 0) + (outcome == "retry")))
         for begin_ns, delay_ns, token, number in begins:
-            from_ns = begin_ns + delay_ns + self._slack_ns if delay_ns else begin_ns
+            from_ns = begin_ns + delay_ns + LATE_NS if delay_ns else begin_ns
             later = min((claim for claim in claims if claim.token > token), key=_token, default=None)
             if later is None:
                 strangers = unseen.get(sent.to if sent.to is not None else f"#{sent.channel}", ())

@@ -3,7 +3,7 @@
 Each call happened at one moment between its beginning and its end. The search goes depth first: of the calls that may
 come next (those that began before any other that is left has ended) it takes the one that ended first, asks the
 specification for the state after it, and goes back where that is impossible. What it has seen once (the calls that are
-done, the state, the moment) it does not try again. Calls that nobody saw return, and what happens by itself, are tried
+done, and the state) it does not try again. Calls that nobody saw return, and what happens by itself, are tried
 only where nothing else helps, so the usual history costs one step for each call.
 """
 
@@ -25,10 +25,10 @@ class Specification(Protocol):
     def beginning(self) -> Any:
         """The state in which it begins."""
 
-    def after(self, state: Any, step: Step, now_ns: int) -> Iterator[tuple[int, Any]]:
+    def after(self, state: Any, step: Step) -> Iterator[tuple[int, Any]]:
         """The states after a call, with the earliest moment of each."""
 
-    def by_itself(self, state: Any, now_ns: int) -> Iterator[tuple[int, Any]]:
+    def by_itself(self, state: Any) -> Iterator[Any]:
         """The states that it may come to while nobody calls."""
 
 
@@ -39,7 +39,6 @@ class Place(NamedTuple):
     done: int  # which of those from `first` on are done, as bits
     used: frozenset[int]  # which of the unknown ones have taken effect
     state: Any
-    now_ns: int  # the earliest moment at which all of this can have happened
 
 
 class Found(NamedTuple):
@@ -61,7 +60,7 @@ class Search:
         self._stuck: Step | None = None
 
     def run(self) -> Found:
-        start = Place(0, 0, frozenset(), self._specification.beginning(), 0)
+        start = Place(0, 0, frozenset(), self._specification.beginning())
         if not self._steps:
             return Found(start.state, None)
         seen = {start}
@@ -82,15 +81,14 @@ class Search:
     def _next(self, place: Place) -> Iterator[Place]:
         """Every place that one more step leads to, the likeliest first."""
         open_steps, until_ns = self._open(place)
-        if place.now_ns > until_ns:
-            return
         for number in open_steps:
             step = self._steps[number]
-            for at_ns, state in self._after(place, step):
-                first, done = place.first, place.done | 1 << number - place.first
-                while done & 1:
-                    first, done = first + 1, done >> 1
-                yield Place(first, done, place.used, state, at_ns)
+            for at_ns, state in self._specification.after(place.state, step):
+                if at_ns <= step.end_ns:
+                    first, done = place.first, place.done | 1 << number - place.first
+                    while done & 1:
+                        first, done = first + 1, done >> 1
+                    yield Place(first, done, place.used, state)
         yield from self._unseen(place, until_ns)
 
     def _unseen(self, place: Place, until_ns: int) -> Iterator[Place]:
@@ -99,15 +97,11 @@ class Search:
             if step.begin_ns > until_ns:
                 break
             if number not in place.used:
-                for at_ns, state in self._after(place, step):
-                    if state != place.state:
-                        yield Place(place.first, place.done, place.used | {number}, state, at_ns)
-        for at_ns, state in self._specification.by_itself(place.state, place.now_ns):
-            yield Place(place.first, place.done, place.used, state, at_ns)
-
-    def _after(self, place: Place, step: Step) -> Iterator[tuple[int, Any]]:
-        now_ns = max(place.now_ns, step.begin_ns)
-        return (each for each in self._specification.after(place.state, step, now_ns) if each[0] <= step.end_ns)
+                for at_ns, state in self._specification.after(place.state, step):
+                    if at_ns <= step.end_ns:
+                        yield Place(place.first, place.done, place.used | {number}, state)
+        for state in self._specification.by_itself(place.state):
+            yield Place(place.first, place.done, place.used, state)
 
     def _open(self, place: Place) -> tuple[list[int], int]:
         """The steps that may come next, the first to end first, and the moment by which one of them must have happened."""

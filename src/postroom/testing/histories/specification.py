@@ -1,9 +1,9 @@
 """What one message and one cell may do, step by step: the sequential specification to which histories are held.
 
-It is `docs/guarantees.md` and `stores/contract.py` in a few lines, and knows nothing of any store. Each method takes a
-state, a step and the earliest moment at which the step may happen, and gives the states after it, each with the earliest
-moment at which it may have come about. Moments are lower bounds all along: a lease counts from when its claim may have
-begun, and nobody may have the message before that much time has passed, or its owner may have died.
+It is `docs/guarantees.md` and `stores/contract.py` in a few lines, and knows nothing of any store. `after` takes a state
+and a step, and gives the states after it, each with the earliest moment at which it may have come about. Moments are
+lower bounds all along: a lease counts from when its claim may have begun, and nobody may have the message before that
+much time has passed, or its owner may have died.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Life(NamedTuple):
     token: int = 0  # the last token that was seen
     counts: bool = False  # whether that token still counts: no claim, retry, return or requeue came after it
     deliveries: int = 0
+    since_ns: int = 0  # the earliest moment at which it may have come to stand like this
     free_ns: int = 0  # the earliest moment at which it may be claimed (again)
     expires_ns: int = FOREVER  # the earliest moment at which it may expire
     mortal: bool = True  # whether it has surely expired when its time is over: not so once it was put back
@@ -105,23 +106,26 @@ class Mail:
     def beginning(self) -> tuple[Life, ...]:
         return (Life(),) * len(self.sent)
 
-    def after(self, lives: tuple[Life, ...], step: Step, now_ns: int) -> Iterator[tuple[int, tuple[Life, ...]]]:
+    def after(self, lives: tuple[Life, ...], step: Step) -> Iterator[tuple[int, tuple[Life, ...]]]:
         """The states after a call; none when it could not have returned what it did."""
         if step.kind == "send":
-            if (stored := self._stored(lives, step.puts, now_ns)) is not None:
-                yield now_ns, stored
+            if (stored := self._stored(lives, step.puts, step.begin_ns)) is not None:
+                yield step.begin_ns, stored
             return
-        moved = getattr(self, f"_{step.kind}")(lives[step.place], step, now_ns)
+        place = step.place
+        life = lives[place]
+        moved = getattr(self, f"_{step.kind}")(life, step, max(life.since_ns, step.begin_ns))
         if moved is None:
             return
-        at_ns, life = moved
-        if step.puts and life is not lives[step.place]:  # an answer is stored with its question's end
+        at_ns, new = moved
+        if step.unknown and new == life:
+            return  # it changed nothing, and nobody was told anything: as good as never made
+        if step.puts and new.state != life.state:  # an answer is stored with its question's end
             stored = self._stored(lives, step.puts, at_ns)
             if stored is None:
                 return
             lives = stored
-        place = step.place
-        yield at_ns, (*lives[:place], life, *lives[place + 1 :])
+        yield at_ns, (*lives[:place], new._replace(since_ns=at_ns), *lives[place + 1 :])
 
     def _stored(self, lives: tuple[Life, ...], places: list[int], now_ns: int) -> tuple[Life, ...] | None:
         stored = list(lives)
@@ -131,7 +135,7 @@ class Mail:
             sent = self.sent[place]
             due_ns = now_ns + sent.delay_ns - self._slack_ns if sent.delay_ns else now_ns
             ends_ns = FOREVER if sent.ttl_ns is None else now_ns + sent.ttl_ns - self._slack_ns
-            stored[place] = Life(WAITING, 0, False, 0, due_ns, ends_ns)
+            stored[place] = Life(WAITING, since_ns=now_ns, free_ns=due_ns, expires_ns=ends_ns)
         return tuple(stored)
 
     def _may_be_taken_ns(self, life: Life, place: int, now_ns: int) -> int | None:
@@ -149,7 +153,7 @@ class Mail:
             return None
         lease_ns, gone_ns = step.detail
         free_ns = max(at_ns, min(at_ns + lease_ns - self._slack_ns, gone_ns))
-        return at_ns, Life(HELD, token, True, deliveries, free_ns, life.expires_ns, life.mortal, life.unseen)
+        return at_ns, Life(HELD, token, True, deliveries, at_ns, free_ns, life.expires_ns, life.mortal, life.unseen)
 
     def _settle(self, life: Life, step: Step, now_ns: int) -> tuple[int, Life] | None:
         token, outcome, delay_ns = step.detail
@@ -216,27 +220,37 @@ class Mail:
         elif life.state == WAITING and life.expires_ns < FOREVER:
             yield max(now_ns, life.expires_ns), "expired"
 
-    def by_itself(self, lives: tuple[Life, ...], now_ns: int) -> Iterator[tuple[int, tuple[Life, ...]]]:
-        """What time does, and what claims do that nobody saw return."""
+    def by_itself(self, lives: tuple[Life, ...]) -> Iterator[tuple[Life, ...]]:
+        """What time does, and what claims do that nobody saw return; each as soon as it can."""
         for place, life in enumerate(lives):
-            for at_ns, state in self._ends(life, place, now_ns):
-                ended = life._replace(state=state, counts=False)
-                yield at_ns, (*lives[:place], ended, *lives[place + 1 :])
-            free_ns = self._may_be_taken_ns(life, place, now_ns)
-            if free_ns is None or life.deliveries > self._most_seen[place]:
-                continue
-            for claim in self.unseen[place]:
-                at_ns = max(free_ns, claim.begin_ns)
-                if at_ns <= claim.end_ns:
-                    again_ns = max(at_ns, min(at_ns + claim.lease_ns - self._slack_ns, claim.gone_ns))
-                    taken = life._replace(
-                        state=HELD,
-                        counts=False,
-                        deliveries=life.deliveries + 1,
-                        free_ns=again_ns,
-                        unseen=life.unseen + 1,
-                    )
-                    yield at_ns, (*lives[:place], taken, *lives[place + 1 :])
+            for at_ns, state in self._ends(life, place, life.since_ns):
+                ended = life._replace(state=state, counts=False, since_ns=at_ns)
+                yield (*lives[:place], ended, *lives[place + 1 :])
+            for at_ns, again_ns in self._unseen_takes(life, place):
+                taken = life._replace(
+                    state=HELD, counts=False, deliveries=life.deliveries + 1, since_ns=at_ns, free_ns=again_ns,
+                    unseen=life.unseen + 1,
+                )  # fmt: skip
+                yield (*lives[:place], taken, *lives[place + 1 :])
+
+    def _unseen_takes(self, life: Life, place: int) -> Iterator[tuple[int, int]]:
+        """When a claim that nobody saw return may have taken it, and when it is free again.
+
+        Of two, one that takes it later and has it longer makes nothing possible that the other does not.
+        """
+        free_ns = self._may_be_taken_ns(life, place, life.since_ns)
+        if free_ns is None or life.deliveries > self._most_seen[place]:
+            return
+        soonest_ns = FOREVER + 1
+        spans = []
+        for claim in self.unseen[place]:
+            at_ns = max(free_ns, claim.begin_ns)
+            if at_ns <= claim.end_ns:
+                spans.append((at_ns, max(at_ns, min(at_ns + claim.lease_ns - self._slack_ns, claim.gone_ns))))
+        for at_ns, again_ns in sorted(spans):
+            if again_ns < soonest_ns:
+                soonest_ns = again_ns
+                yield at_ns, again_ns
 
 
 class Register:
@@ -252,28 +266,28 @@ class Register:
     def beginning(self) -> tuple[int, str]:
         return 0, "null"
 
-    def after(self, cell: tuple[int, str], step: Step, now_ns: int) -> Iterator[tuple[int, tuple[int, str]]]:
+    def after(self, cell: tuple[int, str], step: Step) -> Iterator[tuple[int, tuple[int, str]]]:
         """The states after a call; none when it could not have returned what it did."""
         version, value = cell
         if step.kind == "read":
             seen, read = (0, "null") if step.result is None else step.result
             if read == value and self._may_be(version, seen):
-                yield now_ns, (seen, value)
+                yield step.begin_ns, (seen, value)
             return
         new, expect = step.detail
         fits = expect == ANY or self._may_be(version, expect)
         if step.unknown:
             if fits:
-                yield now_ns, (0 if new == "null" else -2 - step.place, new)
+                yield step.begin_ns, (0 if new == "null" else -2 - step.place, new)
         elif step.result is not None:
             if fits:
-                yield now_ns, (step.result, new)
+                yield step.begin_ns, (step.result, new)
         elif expect not in (ANY, version):
-            yield now_ns, cell
+            yield step.begin_ns, cell
 
     def _may_be(self, version: int, seen: int) -> bool:
         return version == seen or (version < 0 < seen and seen not in self._given)
 
-    def by_itself(self, cell: tuple[int, str], now_ns: int) -> Iterator[tuple[int, tuple[int, str]]]:
+    def by_itself(self, cell: tuple[int, str]) -> Iterator[tuple[int, str]]:
         """Nothing happens to a cell that nobody writes."""
         return iter(())
