@@ -88,7 +88,7 @@ def test_another_python_has_an_environment_of_its_own_and_uses_it(checkout: Chec
 
 
 def test_every_target_stays_within_the_environment_of_its_python(checkout: Checkout) -> None:
-    targets = ("demo", "docs", "bench", "check", "test", "test-long", "model", "dist")
+    targets = ("demo", "docs", "bench", "check", "test", "test-long", "prove", "model", "dist")
     said = checkout.make("-n", "PYTHON=python3.13", *targets)
     assert said.returncode == 0, said.stderr
     assert ".venv-3.13/bin/python -m pytest" in said.stdout

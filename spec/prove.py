@@ -1,0 +1,405 @@
+"""Run the specification: exhaust its states, see that seeded mistakes are found, and write down traces of it.
+
+    python spec/prove.py              every state of every file, within the bounds of RUNS; a table of their numbers
+    python spec/prove.py --quick      the same within smaller bounds, in seconds
+    python spec/prove.py --mutants    break the specification in each way of MUTANTS; the promise that is broken is named
+    python spec/prove.py --corpus     write spec/traces.txt.gz, which the suite replays on every store
+    python spec/prove.py --trace 7    print one batch of random traces of message.pml, of that seed
+
+The searches are exhaustive: no state is left out or merged by a hash, and a search that came to its depth fails.
+Needs spin 6.5 and gcc (on Debian: apt-get install spin gcc).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+CORPUS = HERE / "traces.txt.gz"
+CORPUS_TRACES = 400
+MAX_DEPTH = 5_000_000
+MEMORY_MIB = 12_000
+
+
+class Failed(Exception):
+    """The specification does not hold, or could not be run to its end."""
+
+
+class Run(NamedTuple):
+    """One exhaustive search: a file, its bounds, and the claim of temporal logic to be checked, if it is about one."""
+
+    file: str
+    bounds: dict[str, int]
+    claim: str = ""
+
+    @property
+    def shown(self) -> str:
+        return " ".join(f"{name.lower()}={number}" for name, number in self.bounds.items())
+
+
+class Found(NamedTuple):
+    """What a search came to. `broken` is the promise that does not hold, with its line; "" when all of them do."""
+
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    broken: str
+
+
+class Mutant(NamedTuple):
+    """A mistake: what it is, the text that is replaced and by what, and the promise that it must be seen to break."""
+
+    file: str
+    name: str
+    right: str
+    wrong: str
+    promise: str
+
+
+SMALL = (
+    Run("cells", {"WRITERS": 3, "WRITES": 5}),
+    Run("session", {"MEMBERS": 3, "CRASHES": 2}),
+    Run("session", {"MEMBERS": 3, "CRASHES": 2}, "fail_together"),
+)
+RUNS = (
+    Run("message", {"RECEIVERS": 3, "MESSAGES": 2, "CRASHES": 2, "JUMPS": 0}),
+    Run("message", {"RECEIVERS": 2, "MESSAGES": 3, "CRASHES": 1, "JUMPS": 1, "FAVOURS": 0}),
+    *SMALL,
+)
+QUICK = (Run("message", {"RECEIVERS": 2, "MESSAGES": 2, "CRASHES": 1, "JUMPS": 1}), *SMALL)
+
+MUTANTS = (
+    Mutant("message", "the fence is forgotten", "(ticket[r].on[m] == now &&", "(HAS_HAD(r, m) &&", "4_"),
+    Mutant("message", "a claim makes no new token", "        new_token(got);\n", "", "4_one_live_owner"),
+    Mutant(
+        "message", "a claim is given twice", "message[got].state != ready -> got++",
+        "message[got].state != ready && message[got].state != claimed -> got++", "4_one_live_owner",
+    ),
+    Mutant(
+        "message", "a living receiver is taken for dead", "if :: message[i].owner == r ->",
+        "if :: message[i].state == claimed ->", "4_one_live_owner",
+    ),
+    Mutant(
+        "message", "leases are counted by the wall clock", "inline jumping() {\n    begin(NONE);",
+        "inline jumping() {\n    begin(NONE);\n    message[0].left = 0;", "4_one_live_owner",
+    ),
+    Mutant(
+        "message", "a stale settling stores its answer", "    :: else ->\n        PROMISE(4_a_stale",
+        "    :: else ->\n        if :: how == answered -> message[m].answer = loose :: else fi;\n        PROMISE(4_a_stale",
+        "4_a_stale_one_changes_nothing",
+    ),
+    Mutant(
+        "message", "a crash loses the message", "message[i].owner = GONE ::", "message[i].state = unsent ::",
+        "1_a_send_that_returned_is_kept",
+    ),
+    Mutant(
+        "message", "a dead owner keeps its claim", "(message[m].left == 0 || message[m].owner == GONE)",
+        "message[m].left == 0", "5_at_least_once",
+    ),
+    Mutant(
+        "message", "deliveries are not counted out", "-> dead : (LOOSE(m)", "-> ready : (LOOSE(m)", "5_then_set_aside",
+    ),
+    Mutant(
+        "message", "the newest is taken first", "    got = 0;\n",
+        "    got = (message[MESSAGES - 1].state == ready -> MESSAGES - 1 : 0);\n", "6_order",
+    ),
+    Mutant("message", "an acked message is put back", "    :: message[m].state == dead ||",
+           "    :: message[m].state == acked || message[m].state == dead ||", "3_only_settling_ends_it"),
+    Mutant(
+        "message", "a dead asker's answer is kept for it", "    if :: message[m].answer == held -> message[m].answer = loose ::",
+        "    if :: false -> skip ::", "8_an_answer_is_ordinary_mail",
+    ),
+    Mutant("cells", "the comparison is forgotten", "(expect == ANY || expect == version)", "true",
+           "no_write_is_overwritten_unseen"),
+    Mutant("cells", "versions begin anew after a deletion", "version = NOT_THERE; value = 0;",
+           "given = 0; version = NOT_THERE; value = 0;", "no_write_is_overwritten_unseen"),
+    Mutant("session", "a later failure takes the place of the first", "    :: !OVER ->\n        version++;",
+           "    :: !ended ->\n        version++;", "9_the_first_failure_stands"),
+    Mutant("session", "a member joins without a look at the record", "                :: OVER -> member[m].is = left;",
+           "                :: false -> member[m].is = left;", "9_nobody_joins_what_is_over"),
+)  # fmt: skip
+
+#: The bounds of traces, taken in turns: the larger have more to be confused, the smaller come to rare states sooner.
+TRACED = (
+    *((kind, 2, 1) for kind in ("brief", "question", "fragile", "later")),
+    *(("", receivers, messages) for receivers, messages in ((3, 3), (2, 2), (2, 1), (1, 2), (1, 1))),
+)
+#: Spin counts every statement; a batch of so many has about 80 traces.
+BATCH_STATEMENTS = 400_000
+#: Searches whose every transition is printed; together they have all of the specification.
+WALKED = (
+    {"RECEIVERS": 2, "MESSAGES": 1, "CRASHES": 1, "JUMPS": 1, "FAVOURS": 2},
+    {"RECEIVERS": 1, "MESSAGES": 2, "CRASHES": 0, "JUMPS": 1, "FAVOURS": 0},
+)
+EVERY_KIND = "-DANY_KIND"
+
+
+def missing() -> str:
+    """What is not here, and how to get it; "" when all is."""
+    absent = [name for name in ("spin", "gcc") if shutil.which(name) is None]
+    return (
+        f"{' and '.join(absent)} not found; on Debian and Ubuntu: apt-get install {' '.join(absent)}" if absent else ""
+    )
+
+
+def flags(bounds: dict[str, int]) -> list[str]:
+    return [f"-D{name}={number}" for name, number in bounds.items()]
+
+
+def call(words: list[str], folder: Path) -> str:
+    """What a program prints. Failed, with what it printed, when it does not end well."""
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(f"{words[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def build(text: str, spin_flags: list[str], gcc_flags: list[str], folder: Path) -> None:
+    """Make the program `pan`, which searches all states of a specification."""
+    (folder / "spec.pml").write_text(text, encoding="utf-8")
+    call(["spin", "-a", *spin_flags, "spec.pml"], folder)
+    call(["gcc", "-w", "-DNOREDUCE", "-DNFAIR=3", f"-DMEMLIM={MEMORY_MIB}", *gcc_flags, "-o", "pan", "pan.c"], folder)
+
+
+def search(run: Run, text: str | None = None, *, fast: bool = True) -> Found:
+    """Visit every state. Raises Failed when the search was cut off."""
+    text = (HERE / f"{run.file}.pml").read_text(encoding="utf-8") if text is None else text
+    with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
+        folder = Path(name)
+        build(
+            text,
+            flags(run.bounds),
+            ["-O1" if fast else "-O0", *([] if run.claim else ["-DSAFETY", "-DNOCLAIM"])],
+            folder,
+        )
+        began = time.monotonic()
+        words = ["./pan", f"-m{MAX_DEPTH if fast else 100_000}", *(["-a", "-f"] if run.claim else [])]
+        said = call(words, folder)
+        seconds = time.monotonic() - began
+        errors = re.search(r"depth reached (\d+), errors: (\d+)", said)
+        if errors is None or re.search(r"max search depth too small|out of memory|aborted|not searched", said):
+            raise Failed(f"the search of {run.file} ({run.shown}) was cut off:\n{said[-1500:]}")
+        broken = blame(said, text, run, folder) if int(errors[2]) else ""
+        states, transitions = (
+            int(float(found)) for found in re.findall(r"^ *([\d.e+]+) (?:states, stored|transitions)", said, re.M)
+        )
+        return Found(states, transitions, int(errors[1]), seconds, broken)
+
+
+def blame(said: str, text: str, run: Run, folder: Path) -> str:
+    """The line of the specification that an error was found in."""
+    told = subprocess.run(
+        ["spin", "-t", "-T", *flags(run.bounds), "spec.pml"], cwd=folder, capture_output=True, text=True, check=False
+    ).stdout
+    line = re.search(r"spec\.pml:(\d+), Error: assertion violated", told)
+    if line is not None:
+        return text.splitlines()[int(line[1]) - 1].strip()
+    first = re.search(r"^pan:\d+: (.*)$", said, re.M)
+    return f"{run.claim} {first[1] if first else said[-300:]}".strip()
+
+
+def prove(runs: tuple[Run, ...]) -> bool:
+    """Exhaust them, and print a table. Returns whether everything holds."""
+    print(f"{'file':8} {'bounds':48} {'states':>12} {'transitions':>14} {'depth':>7} {'s':>6}")
+    holds = True
+    for run in runs:
+        found = search(run)
+        holds = holds and not found.broken
+        what = f"{run.shown} {run.claim}".strip()
+        print(
+            f"{run.file:8} {what:48} {found.states:12,} {found.transitions:14,} {found.depth:7,} {found.seconds:6.0f}",
+            flush=True,
+        )
+        if found.broken:
+            print(f"         does not hold: {found.broken}")
+    return holds
+
+
+def mutated(mutant: Mutant) -> str:
+    """The specification with the mistake in it."""
+    text = (HERE / f"{mutant.file}.pml").read_text(encoding="utf-8")
+    if text.count(mutant.right) != 1:
+        raise Failed(f"the mutant {mutant.name!r} does not fit {mutant.file}.pml: {mutant.right!r} must be there once")
+    return text.replace(mutant.right, mutant.wrong)
+
+
+def try_mutants(mutants: tuple[Mutant, ...] = MUTANTS) -> bool:
+    """Break the specification in each way. Returns whether Spin objected to all of them, for the right reason."""
+    good = True
+    for mutant in mutants:
+        run = next(run for run in QUICK if run.file == mutant.file)
+        broken = search(run, mutated(mutant), fast=False).broken
+        found = mutant.promise in broken
+        good = good and found
+        print(
+            f"{'found' if found else 'MISSED':7} {mutant.file}: {mutant.name}: {broken[:100] or 'no promise was broken'}",
+            flush=True,
+        )
+    return good
+
+
+# Traces
+
+
+def traces(seed: int) -> list[list[str]]:
+    """One batch of random traces; each is a list of steps, as the specification tells of them."""
+    kind, receivers, messages = TRACED[seed % len(TRACED)]
+    bounds = {"RECEIVERS": receivers, "MESSAGES": messages, "CRASHES": 2, "JUMPS": 1, "FAVOURS": 2, "TRACE": 40}
+    words = [
+        "spin",
+        "-T",
+        f"-n{seed}",
+        f"-u{BATCH_STATEMENTS}",
+        f"-DONLY={kind}" if kind else EVERY_KIND,
+        *flags(bounds),
+    ]
+    with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
+        said = subprocess.run(
+            [*words, str(HERE / "message.pml")], cwd=name, capture_output=True, text=True, check=False
+        ).stdout
+    batch: list[list[str]] = [[]]
+    for line in said.split("-------------")[0].splitlines():
+        if line == "end":
+            batch.append([])
+        else:
+            batch[-1].append(line)
+    return batch[:-1]  # the last was cut off
+
+
+def transitions_of(step: str) -> Iterator[str]:
+    """The transitions that a step of a trace is one of: what was done, its outcome, and how each message changed.
+
+    A message that the step is about counts as it was written down and as it was seen; another, only when it changed.
+    """
+    head, *messages = step.split(" | ")
+    what, how, _, about, outcome, got = head.split()
+    for number, message in enumerate(messages):
+        seen, written, answer, _ = message.split()
+        if str(number) == about:
+            yield f"{what} {how} {outcome} {seen} {written} {answer}"
+        elif str(number) == got:
+            yield f"{what} takes {seen} {written}"
+        elif len(set(seen.split(">"))) > 1:
+            yield f"{what} {how} changes {seen}"
+    if about == got and what == "settle_and_claim" and int(got) < len(messages):
+        yield f"{what} takes the same again"
+
+
+def every_transition() -> set[str]:
+    """All transitions that the specification has, from searches that print each."""
+    found: set[str] = set()
+    # the searching program knows no %e: names are printed as numbers, and its source tells which are whose
+    text = (HERE / "message.pml").read_text(encoding="utf-8").replace("%e", "#%d")
+    for bounds in WALKED:
+        with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
+            folder = Path(name)
+            build(text, [*flags(bounds), EVERY_KIND], ["-O0", "-DSAFETY", "-DPRINTF"], folder)
+            names = dict(re.findall(r'case (\d+): Printf\("(\w+)"\)', (folder / "pan.c").read_text(encoding="utf-8")))
+            with subprocess.Popen(["./pan", f"-m{MAX_DEPTH}"], cwd=folder, stdout=subprocess.PIPE, text=True) as walk:
+                assert walk.stdout is not None
+                steps = {step for step in walk.stdout if " | " in step}
+            for step in steps:
+                words = (
+                    names[word[1:]] if word.startswith("#") else word for word in re.split(r"([ >])", step.strip())
+                )
+                found |= set(transitions_of("".join(words)))
+    return found
+
+
+def fingerprint() -> str:
+    """The specification that traces are made of."""
+    return hashlib.sha256((HERE / "message.pml").read_bytes()).hexdigest()[:16]
+
+
+class Corpus(NamedTuple):
+    """Traces that have every transition, the transitions, and the specification that they were made of."""
+
+    fingerprint: str
+    transitions: list[str]
+    traces: list[list[str]]
+
+    @classmethod
+    def read(cls) -> Corpus:
+        head, transitions, *traces = gzip.decompress(CORPUS.read_bytes()).decode().rstrip("\n").split("\n\n")
+        return cls(head.split()[-1], transitions.splitlines(), [trace.splitlines() for trace in traces])
+
+    def write(self) -> None:
+        parts = [
+            f"Traces of spec/message.pml {self.fingerprint}",
+            *("\n".join(p) for p in (self.transitions, *self.traces)),
+        ]
+        CORPUS.write_bytes(gzip.compress("\n\n".join(parts).encode() + b"\n", mtime=0))
+
+    def uncovered(self) -> list[str]:
+        """The transitions that no trace has."""
+        had = {each for trace in self.traces for step in trace for each in transitions_of(step)}
+        return [each for each in self.transitions if each not in had]
+
+
+def make_corpus(count: int = CORPUS_TRACES, batches: int = 2000) -> Corpus:
+    """So many traces: those that were the first to have a transition, and any others."""
+    wanted = every_transition()
+    left, first, others = set(wanted), [], []
+    for seed in range(1, batches):
+        for trace in traces(seed):
+            had = {each for step in trace for each in transitions_of(step)}
+            (first if had & left else others).append(trace)
+            left -= had
+        if not left:
+            break
+        print(
+            f"\r{len(left)} of {len(wanted)} transitions are still to be met, after {seed} batches ", end="", flush=True
+        )
+    print()
+    if left:
+        raise Failed(f"no trace has these transitions: {', '.join(sorted(left)[:5])}")
+    others = others[:: max(1, len(others) // max(1, count - len(first)))]
+    return Corpus(fingerprint(), sorted(wanted), [*first, *others][: max(count, len(first))])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller bounds, in seconds")
+    parser.add_argument("--mutants", action="store_true", help="see that seeded mistakes are found")
+    parser.add_argument("--corpus", action="store_true", help="write the traces that the suite replays")
+    parser.add_argument("--trace", type=int, metavar="SEED", help="print one batch of traces")
+    asked = parser.parse_args()
+    absent = missing()
+    if absent:
+        print(f"prove: {absent}", file=sys.stderr)
+        return 2
+    try:
+        if asked.mutants:
+            return 0 if try_mutants() else 1
+        if asked.trace is not None:
+            print("\nend\n".join("\n".join(trace) for trace in traces(asked.trace)))
+            return 0
+        if asked.corpus:
+            corpus = make_corpus()
+            corpus.write()
+            print(
+                f"{len(corpus.traces)} traces with {len(corpus.transitions)} transitions, {CORPUS.stat().st_size:,} bytes"
+            )
+            return 0
+        return 0 if prove(QUICK if asked.quick else RUNS) else 1
+    except Failed as error:
+        print(f"prove: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
