@@ -72,7 +72,7 @@ class Judge:
         self._keys: dict[tuple[str, str], list[str]] = {}
         self._members: dict[str, dict[Process, str]] = {}  # of sessions: what each waits for, for ever
         self._failures: dict[str, dict[str, Any]] = {}
-        self._tasks: dict[str, task.Value] = {}  # as they were written last
+        self.tasks: dict[str, task.Value] = {}  # as they were written last
 
     def label(self, id: str) -> str:
         """A message's short name, the same in every run."""
@@ -264,7 +264,7 @@ class Judge:
 
     def _task_written(self, process: Process, value: task.Value) -> None:
         name, state, token = value["id"], value["state"], value["token"]
-        before, self._tasks[name] = self._tasks.get(name), value
+        before, self.tasks[name] = self.tasks.get(name), value
         self._world.tell(process, f"writes task {name}: {state}, token {token}")
         if before is None:
             return
@@ -272,6 +272,9 @@ class Judge:
             raise Broken(f"task {name} was done, and is written as {state}")
         if token < before["token"]:
             raise Broken(f"the token of task {name} went back, from {before['token']} to {token}")
+        said = state in (task.DONE, task.BLOCKED) or (state == task.READY and token != before["token"])
+        if said and before["state"] == task.CLAIMED and before["process"] != process.name:
+            raise Broken(f"task {name} was {before['owner']}'s, and {process!r} wrote that it is {state}")
         taken = state == task.CLAIMED and token != before["token"]
         if (
             taken
@@ -335,6 +338,9 @@ class Judge:
                 message = store.get(id)
                 if message is not None and message.exact_state in (State.CLAIMED, State.AWAITED):
                     raise Broken(f"{seen.label} is still held by {seen.holder!r}, which is dead")
+        for name, value in self.tasks.items():
+            if value["state"] == task.CLAIMED and value["process"] is not None and self._is_gone(value["process"]):
+                raise Broken(f"task {name} is still held by {value['owner']}, whose process is dead")
 
     def at_the_end(self, store: Store) -> None:
         """Faults have stopped, time has passed, and what was left was received: nothing may be open."""

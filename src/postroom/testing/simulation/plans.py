@@ -20,7 +20,7 @@ TASKS: Final = {"t1": (), "t2": ("t1",), "t3": ()}
 #: What a receiver does with a message, and how likely.
 _ENDS: Final = (
     *("ack", "ack", "ack", "reply", "reply", "reply", "retry", "retry later", "dead", "refuse", "drop", "leave block"),
-    *("fail in block", "hold", "hold", "hold long", "extend", "ack twice"),
+    *("fail in block", "hold", "hold", "hold long", "extend", "ack twice", "retry and ack"),
 )
 _TASK_ENDS: Final = ("done", "done", "release", "drop", "hold", "hold", "hold long", "blocked")
 
@@ -110,14 +110,14 @@ def _fault(rng: Chance, steps: int, count: int) -> Fault:
 
 def _ops(rng: Chance, agent: str, agents: Sequence[str], theme: tuple[str, ...]) -> Iterator[Op]:
     others = [name for name in agents if name != agent]
-    for _ in range(rng.randrange(3, 7)):
+    for _ in range(rng.randrange(3, 6)):
         yield _op(rng, rng.choice(others), rng.choice(theme))
 
 
 _MAIL: Final = ("send", "send", "send", "receive", "receive", "receive", "poll", "lease", "many", "listen", "sleep")
-_ASKS: Final = ("ask", "ask", "ask", "serve", "serve", "receive", "receive", "send", "reopen", "ask long", "sleep")
+_ASKS: Final = ("ask", "ask", "ask", "serve", "serve", "serve", "receive", "receive", "send", "reopen", "ask long")
 _CHANNELS: Final = ("post", "post", "work", "work", "work", "publish", "subscribe", "receive", "listen", "confirmed")
-_BOARD: Final = ("add", "add", "task", "task", "task", "work off", "abort", "send", "receive")
+_BOARD: Final = ("add", "add", "task", "task", "task lease", "task lease", "work off", "abort", "receive")
 _SESSIONS: Final = ("session", "session", "join", "join", "join", "join", "send", "receive")
 _MIXED: Final = (*_MAIL, *_ASKS, *_CHANNELS)
 #: Sessions and boards take the most steps, and are drawn less often.
@@ -130,7 +130,7 @@ def _op(rng: Chance, other: str, kind: str) -> Op:
 
 #: Stands for the agent that is written to, or asked.
 OTHER: Final = ("another agent",)
-_TIMEOUTS: Final = (0.5, 3.0, 8.0)
+_TIMEOUTS: Final = (0.5, 2.0, 5.0)
 #: What each operation is given: one of each of these.
 _ARGUMENTS: Final[dict[str, tuple[Sequence[object], ...]]] = {
     "send": (
@@ -151,13 +151,14 @@ _ARGUMENTS: Final[dict[str, tuple[Sequence[object], ...]]] = {
     "listen": ((1, 3), (1, 2, 4), (0.0, 0.0, 4.0)),
     "ask": (OTHER, _TIMEOUTS),
     "ask long": (OTHER,),
-    "serve": ((3.0, 10.0), ("answer", "answer", "fail", "slow", "ack")),
+    "serve": ((3.0, 6.0), ("answer", "answer", "fail", "slow", "ack")),
     "add": (tuple(TASKS),),
     "task": ((0.0, 3.0), _TASK_ENDS),
+    "task lease": ((1.0, 3.0, 3.0),),
     "work off": ((1.0, 6.0),),
     "abort": (tuple(TASKS),),
-    "session": ((0, 1, 2), ("wait", "wait for ever", "fail")),
+    "session": ((0, 1, 2), ("wait", "wait for ever", "fail"), (0, 0, 4000)),
     "join": ((1, 2), ("wait", "wait for ever", "wait for ever", "fail", "mark failed")),
-    "sleep": ((0.5, 4.0, 12.0),),
+    "sleep": ((0.5, 4.0, 8.0),),
     "reopen": (),
 }

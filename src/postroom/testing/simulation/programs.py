@@ -180,6 +180,8 @@ class Program:
             message.reply({"re": message.payload.get("n")})
         elif end.startswith("retry"):
             message.retry("simulated", 2.0 if end == "retry later" else 0)
+            if end == "retry and ack":  # its last word stands; a program that has the ticket may say another
+                self._gateway.settle(message.ticket, "acked")
         elif end == "dead":
             message.dead("simulated")
         elif end == "refuse":
@@ -272,7 +274,7 @@ class Program:
             raise Broken(f"{self._process!r} was not told that {peer} had been gone for {gone_s:.1f} s")
 
     def _ask_long(self, to: str) -> None:
-        self._ask(to, 30.0)
+        self._ask(to, 15.0)
 
     # The board
 
@@ -287,6 +289,14 @@ class Program:
         if task is not None:
             self._world.tell(self._process, f"has task {task.id}, token {task.token}")
             self._end_task(task, end, before)
+
+    def _task_lease(self, hold_s: float) -> None:
+        name = self._agent().name
+        task = self._board.claim(name, timeout_s=3.0, lease_s=2.0, heartbeat=False)
+        if task is not None:
+            self._clock.sleep(hold_s)
+            if not task.done():
+                self._world.happened("a late word on a task was refused")
 
     def _end_task(self, task: HeldTask, end: str, before: tuple[int, int]) -> None:
         if end.startswith("hold"):
@@ -320,13 +330,13 @@ class Program:
 
     # Sessions
 
-    def _session(self, count: int, how: str) -> None:
+    def _session(self, count: int, how: str, delay_ms: float) -> None:
         self._agent()
         with self._told_of_the_end():
             session = self._session_room.session()
             with session, self._as_member(session):
                 for number in range(count):
-                    session.mailbox["tasks"].send(number)
+                    session.mailbox["tasks"].send(number, delay_ms=delay_ms)
                 for _ in range(count):
                     self._take(session, "results", how)
                 if how == "fail":

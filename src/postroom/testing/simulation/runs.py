@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
+from postroom.board.records import Book
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.system.process import play_threads
 from postroom.core.system.watch import LISTENER
+from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Store, Want
 
 from . import plans
@@ -122,12 +124,20 @@ def _judge_the_end(world: World) -> None:
     store = world.new_store(last)
     try:
         _receive_all(store)
+        if world.judge.tasks:
+            _look_over_the_board(world, world.new_store(last))
         world.judge.nothing_is_held_by_the_dead(store)
         world.clock.now_ns += round(2 * AGENT_LEASE_S * _SECOND_NS)
         _receive_all(store)
         world.judge.at_the_end(store)
     except Exception as error:
         world.fail(error)
+
+
+def _look_over_the_board(world: World, store: Store) -> None:
+    gateway = Gateway(store, world.config, world.clock)
+    Book(gateway).look_over(now=True)
+    gateway.close()
 
 
 def _receive_all(store: Store) -> None:

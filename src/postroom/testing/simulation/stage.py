@@ -78,14 +78,17 @@ class Stage:
 
     def __init__(self, director: Director) -> None:
         self._director = director
+        #: Those that are not at their end, in the order in which they came.
         self.actors: list[Actor] = []
+        self._added = 0
         self.current: Actor | None = None
         self._front = _Front()
         self._gives_back_to: _Hand | _Front | None = None
 
     def add(self, process: Owner, name: str, work: Callable[[], None]) -> Actor:
         """An actor that does this work, from its first turn on."""
-        actor = Actor(len(self.actors), process, name)
+        self._added += 1
+        actor = Actor(self._added, process, name)
         actor.hand = self._idle.pop() if self._idle else _Hand()
         actor.hand.play = lambda: self._play(actor, work)
         self.actors.append(actor)
@@ -99,7 +102,7 @@ class Stage:
             first.hand.baton.release()
             self._front.wait()
         self.current = None
-        for actor in self.actors:
+        for actor in tuple(self.actors):
             self.take_down(actor)
 
     def take_down(self, actor: Actor) -> None:
@@ -147,6 +150,7 @@ class Stage:
         except Killed:
             pass
         actor.over = True
+        self.actors.remove(actor)
         self._idle.append(actor.hand)
         if self._gives_back_to is not None:
             back = self._gives_back_to

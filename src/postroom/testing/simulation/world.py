@@ -327,7 +327,7 @@ class World(Threads):
         present: list[Actor] = []
         fds: list[int] = []
         for actor in self.stage.actors:
-            if not actor.over and actor.process.frozen_ns is None:
+            if actor.process.frozen_ns is None:
                 present.append(actor)
                 if actor.waits:
                     fds += actor.fds
@@ -347,7 +347,7 @@ class World(Threads):
         moments += [process.frozen_ns for process in self._latest if process.frozen_ns is not None]
         moments += [waiter.late_ns for waiter in self.waiters_by_fd.values() if waiter.late_ns is not None]
         for actor in self.stage.actors:
-            if actor.waits and not actor.over and actor.until_ns is not None:
+            if actor.waits and actor.until_ns is not None:
                 moments.append(actor.until_ns)
         later = [moment for moment in moments if moment > self.clock.now_ns]
         if not later or (self._calm_ns is not None and min(later) - self._calm_ns > _LONGEST_CALM_NS):
@@ -355,7 +355,7 @@ class World(Threads):
         self.clock.now_ns = min(later)
 
     def _stuck(self, how: str) -> NoReturn:
-        left = [f"{actor.process!r} {actor.name}" for actor in self.stage.actors if not actor.over]
+        left = [f"{actor.process!r} {actor.name}" for actor in self.stage.actors]
         raise Broken(f"these wait {how}: {', '.join(left)}")
 
     # What goes wrong
@@ -398,7 +398,7 @@ class World(Threads):
         process.alive, process.frozen_ns, process.dies_in_step = False, None, False
         self._busy.pop(process, None)
         self.agent_is_left(process)
-        for actor in self.stage.actors:
+        for actor in tuple(self.stage.actors):
             if actor.process is process:
                 self.stage.take_down(actor)
         for waiter in tuple(process.waiters):
