@@ -351,7 +351,9 @@ class Corpus(NamedTuple):
 def make_corpus(count: int = CORPUS_TRACES, batches: int = 2000) -> Corpus:
     """So many traces: those that were the first to have a transition, and any others."""
     wanted = every_transition()
-    left, first, others = set(wanted), [], []
+    left = set(wanted)
+    first: list[list[str]] = []
+    others: list[list[str]] = []
     for seed in range(1, batches):
         for trace in traces(seed):
             had = {each for step in trace for each in transitions_of(step)}

@@ -22,7 +22,7 @@ from postroom.stores.tables import steps
 from postroom.testing.simulation import RARE, draw, run, shrink, simulate
 
 #: In the suite; the long run has a million, in parts.
-SOME = 5000
+SOME = 2000
 EVERY = 1_000_000
 PARTS = 50
 SOME_ON_SQLITE = 60
