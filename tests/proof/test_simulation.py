@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.faults.support import in_parts
 
 from postroom.core.states import State
 from postroom.mail import presence
@@ -51,7 +50,7 @@ def test_every_promise_holds_in_every_schedule_and_each_rare_state_is_reached(fi
 
 
 @pytest.mark.long
-@in_parts(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_promise_holds_in_a_million_schedules(part: int) -> None:
     count = EVERY // PARTS
     reached = hold_all(1_000_000 + part * count, count)
@@ -64,7 +63,7 @@ def test_every_promise_holds_in_schedules_on_sqlite() -> None:
 
 
 @pytest.mark.long
-@in_parts(PARTS_ON_SQLITE)
+@pytest.mark.parametrize("part", range(PARTS_ON_SQLITE))
 def test_every_promise_holds_in_many_schedules_on_sqlite(part: int) -> None:
     count = EVERY_ON_SQLITE // PARTS_ON_SQLITE
     hold_all(1_000_000 + part * count, count, "sqlite")

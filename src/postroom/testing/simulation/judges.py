@@ -72,6 +72,7 @@ class Judge:
         self._keys: dict[tuple[str, str], list[str]] = {}
         self._members: dict[str, dict[Process, str]] = {}  # of sessions: what each waits for, for ever
         self._failures: dict[str, dict[str, Any]] = {}
+        self.over: set[str] = set()  # the sessions that have ended or failed
         self.tasks: dict[str, task.Value] = {}  # as they were written last
 
     def label(self, id: str) -> str:
@@ -309,6 +310,8 @@ class Judge:
 
     def _session_written(self, process: Process, name: str, value: dict[str, Any]) -> None:
         failure = value["failure"]
+        if failure is not None or value["ended_ms"] is not None:
+            self.over.add(_session_of(name))
         before = self._failures.get(name)
         if before is not None and failure != before:
             raise Broken(f"a session failed twice: {before['message']}; and then: {failure and failure['message']}")
@@ -319,7 +322,7 @@ class Judge:
         self._world.happened("a session failed")
         if failure["kind"] == DEADLOCK:
             self._world.happened("a deadlock was found")
-            self._judge_deadlock(name.removeprefix("session:").partition("/")[0])
+            self._judge_deadlock(_session_of(name))
 
     def _judge_deadlock(self, session: str) -> None:
         waits = {member: box for member, box in self._members.get(session, {}).items() if member.alive}
@@ -350,6 +353,9 @@ class Judge:
             if message is None:
                 raise Broken(f"{seen.label} is lost")
             state = message.exact_state
+            claims = sum(entry.event == "claimed" for entry in message.ledger)
+            if claims != seen.claims:
+                raise Broken(f"{seen.label} was claimed {seen.claims} times, and its ledger tells of {claims}")
             if seen.final is not None and state is not seen.final:
                 raise Broken(f"{seen.label} was {seen.final.name.lower()}, and is {state.name.lower()} now")
             if seen.final is None:
@@ -368,3 +374,7 @@ class Judge:
 def _line(seen: Seen) -> tuple[object, ...]:
     draft = seen.draft
     return draft.from_agent, seen.to_agent, draft.channel, draft.priority
+
+
+def _session_of(cell: str) -> str:
+    return cell.removeprefix("session:").partition("/")[0]

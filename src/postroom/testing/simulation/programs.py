@@ -334,7 +334,7 @@ class Program:
         self._agent()
         with self._told_of_the_end():
             session = self._session_room.session()
-            with session, self._as_member(session):
+            with self._ends(session), session, self._as_member(session):
                 for number in range(count):
                     session.mailbox["tasks"].send(number, delay_ms=delay_ms)
                 for _ in range(count):
@@ -368,6 +368,16 @@ class Program:
         timed = how == "wait"
         with self._world.judge.waits_for(session.id, self._process, None if timed else box):
             return session.mailbox[box].receive(2000 if timed else None)
+
+    @contextmanager
+    def _ends(self, session: Session) -> Iterator[None]:
+        """When its opener has left, a session is over."""
+        failed = self._process.failed
+        try:
+            yield
+        finally:
+            if self._process.alive and failed == self._process.failed and session.id not in self._world.judge.over:
+                raise Broken(f"{self._process!r} has left the session that it opened, and it goes on")
 
     @contextmanager
     def _as_member(self, session: Session) -> Iterator[None]:
