@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
-from postroom.board.records import Book
+from postroom.board.board import Board
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.system.process import play_threads
 from postroom.core.system.watch import LISTENER
@@ -125,7 +125,7 @@ def _judge_the_end(world: World) -> None:
     try:
         _receive_all(store)
         if world.judge.tasks:
-            _look_over_the_board(world, world.new_store(last))
+            _claim_all_tasks(world, world.new_store(last))
         world.judge.nothing_is_held_by_the_dead(store)
         world.clock.now_ns += round(2 * AGENT_LEASE_S * _SECOND_NS)
         _receive_all(store)
@@ -134,9 +134,11 @@ def _judge_the_end(world: World) -> None:
         world.fail(error)
 
 
-def _look_over_the_board(world: World, store: Store) -> None:
+def _claim_all_tasks(world: World, store: Store) -> None:
     gateway = Gateway(store, world.config, world.clock)
-    Book(gateway).look_over(now=True)
+    board = Board(gateway)
+    while board.claim("last", transient=True) is not None:
+        pass
     gateway.close()
 
 
