@@ -207,13 +207,13 @@ class Weather:
         return what
 
 
-def on_nats(crew: Nursery, folder: Path, calls: int, every_s: float) -> str:
+def on_nats(crew: Nursery, folder: Path, calls: int, every_s: float, life_s: float) -> str:
     with running_server() as server:
         proxy = Proxy(server.port)
         try:
             room = room_name()
             company = Company(
-                crew, [f"nats://{address}/{room}" for address in (server.address, proxy.address)], folder, life_s=0.6
+                crew, [f"nats://{address}/{room}" for address in (server.address, proxy.address)], folder, life_s
             )
             company.work(calls, Weather(server, proxy, every_s))
             company.finish()
@@ -226,13 +226,13 @@ def on_nats(crew: Nursery, folder: Path, calls: int, every_s: float) -> str:
 def test_what_processes_saw_of_a_room_on_nats_can_have_happened(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figure(on_nats(crew, tmp_path, count("CALLS", 1500), every_s=1))
+    figure(on_nats(crew, tmp_path, count("CALLS", 1500), every_s=1, life_s=0.6))
 
 
 @pytest.mark.long
-@in_parts(4)
+@in_parts(10)
 @pytest.mark.usefixtures("part")
 def test_a_hundred_thousand_calls_on_nats_can_have_happened(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figure(on_nats(crew, tmp_path, count("CALLS_LONG", 100_000) // 4, every_s=4))
+    figure(on_nats(crew, tmp_path, count("CALLS_LONG", 100_000) // 10, every_s=2, life_s=2))
