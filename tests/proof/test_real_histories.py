@@ -148,19 +148,19 @@ def quiet() -> None:
     """No further mishap."""
 
 
-def on_disk(crew: Nursery, kind: str, folder: Path, calls: int) -> str:
-    company = Company(crew, [f"{kind}:{folder / 'room'}"], folder, life_s=0.1 if kind == "sqlite" else 0.3)
+def on_disk(crew: Nursery, kind: str, folder: Path, calls: int, life_s: float) -> str:
+    company = Company(crew, [f"{kind}:{folder / 'room'}"], folder, life_s)
     company.work(calls, quiet)
     company.finish()
     return f"histories on {kind}: {judged(company, ordered=True)}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "files"])
+@pytest.mark.parametrize(("kind", "life_s"), [("sqlite", 0.1), ("files", 0.3)], ids=["sqlite", "files"])
 def test_what_processes_saw_of_a_room_on_disk_can_have_happened(
-    crew: Nursery, kind: str, tmp_path: Path, figure: Callable[[str], None]
+    crew: Nursery, kind: str, life_s: float, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figure(on_disk(crew, kind, tmp_path, count("CALLS", 3000)))
+    figure(on_disk(crew, kind, tmp_path, count("CALLS", 3000), life_s))
 
 
 @pytest.mark.long
@@ -169,16 +169,16 @@ def test_what_processes_saw_of_a_room_on_disk_can_have_happened(
 def test_a_million_calls_on_sqlite_can_have_happened(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figure(on_disk(crew, "sqlite", tmp_path, count("CALLS_LONG", 1_000_000) // 10))
+    figure(on_disk(crew, "sqlite", tmp_path, count("CALLS_LONG", 1_000_000) // 10, life_s=0.1))
 
 
 @pytest.mark.long
-@in_parts(4)
+@in_parts(20)
 @pytest.mark.usefixtures("part")
 def test_two_hundred_thousand_calls_on_files_can_have_happened(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figure(on_disk(crew, "files", tmp_path, count("CALLS_LONG", 200_000) // 4))
+    figure(on_disk(crew, "files", tmp_path, count("CALLS_LONG", 200_000) // 20, life_s=1))
 
 
 class Weather:
