@@ -350,19 +350,21 @@ class _History:
         number_of = {claim.token: claim.deliveries for claim in claims}
         begins = []
         if sent.is_stored:
-            begins.append((sent.call.end_ns, sent.delay_ns, 0, 1))
+            begins.append((sent.call, sent.delay_ns, 0, 1))
         for call, kind, detail, result in self._steps.get(sent.label, ()):
             if kind == "requeue" and result is not False:
                 return  # its deliveries count anew: they do not tell any more whether somebody had it unseen
             if kind == "settle" and not call.is_unknown and result[0] and result[1] in ("ready", "delayed"):
                 token, outcome, delay_ns = detail
-                begins.append((call.end_ns, delay_ns, token, number_of.get(token, 0) + (outcome == "retry")))
-        for begin_ns, delay_ns, token, number in begins:
-            from_ns = begin_ns + delay_ns + LATE_NS if delay_ns else begin_ns
+                begins.append((call, delay_ns, token, number_of.get(token, 0) + (outcome == "retry")))
+        for call, delay_ns, token, number in begins:
+            from_ns = call.end_ns + (delay_ns + LATE_NS if delay_ns else 0)
             later = min((claim for claim in claims if claim.token > token), key=_token, default=None)
             if later is None:
                 strangers = unseen.get(sent.to if sent.to is not None else f"#{sent.channel}", ())
-                until_ns = min((claim.begin_ns for claim in strangers if claim.end_ns >= begin_ns), default=FOREVER)
+                until_ns = min(
+                    (claim.begin_ns for claim in strangers if claim.end_ns >= call.begin_ns), default=FOREVER
+                )
             else:
                 until_ns = later.call.begin_ns if later.deliveries == number else 0
             if sent.ttl_ns is not None:
