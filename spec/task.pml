@@ -2,11 +2,12 @@
 
    What is modelled
      One task, which is one cell, and the two derived things by which it is found again (board/records.py): its entry in
-     the index of ready tasks, and the note of its claim; mending makes both anew. Every write of a cell is a step of its own, done by
-     compare-and-set, and between any two of them the worker can be killed, its lease can end, and others act.
+     the index of ready tasks, and the note of its claim; mending makes both anew. Every write of a cell is a step of its
+     own, done by compare-and-set, and between any two of them the worker can be killed, its lease can end, and others act.
 
    What is left out
-     Other tasks, and waiting for them; the mail of the board, but for the message to the lead; edits by hand. A lease may end at any moment, instead of at its time. */
+     Other tasks, and waiting for them; the mail of the board, but for the message to the lead; edits by hand. A lease may
+     end at any moment, instead of at its time. */
 
 #ifndef WORKERS
 #define WORKERS 3
