@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from postroom.core.clock import ManualClock, from_iso
 from postroom.core.system.watch import LISTENER
 from postroom.room import Room
 from postroom.room import open_room as postroom_open
+from postroom.sessions.record import read_failed_file
 
 
 def test_a_session_has_an_id_a_time_a_folder_and_mailboxes(room: Room) -> None:
@@ -298,6 +301,36 @@ def test_a_memory_rooms_session_folders_go_with_the_room() -> None:
         session.mark_failed("boom")
         assert (session.dir / ".failed").exists()
 
+    assert not session.dir.exists()
+
+
+def test_a_memory_rooms_session_folder_goes_after_the_last_callback_of_its_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, removed_while_running = threading.Event(), []
+
+    def slow_read(*args: Any) -> Any:
+        running.set()
+        time.sleep(0.2)
+        try:
+            return read_failed_file(*args)
+        finally:
+            running.clear()
+
+    def remove(folder: Path, **kwargs: Any) -> None:
+        removed_while_running.append(running.is_set())
+        rmtree(folder, **kwargs)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr("postroom.sessions.session.read_failed_file", slow_read)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+
+    with postroom_open("memory:") as room:
+        session = room.session()
+        session.mark_failed("boom")
+        assert running.wait(10)
+
+    assert removed_while_running == [False]
     assert not session.dir.exists()
 
 

@@ -53,7 +53,12 @@ class SessionHome:
     def make_folder(self, session_id: str) -> Path:
         """A folder for a session, inside the room's own; for a room that has none, among the temporary files."""
         if self.folder is None:
-            return Path(tempfile.mkdtemp(prefix=f"postroom-{session_id}-"))
+            folder = Path(tempfile.mkdtemp(prefix=f"postroom-{session_id}-"))
+            if not self.gateway.store.durable:  # the folder does not outlive the room's being open
+                # registered before the session's own end, so called after it, when nothing writes there any more:
+                # guarded by test_a_memory_rooms_session_folder_goes_after_the_last_callback_of_its_watch
+                self.gateway.at_close(lambda: shutil.rmtree(folder, ignore_errors=True))
+            return folder
         folder = self.folder / SESSIONS / session_id
         make_private_folder(folder)
         return folder
@@ -226,8 +231,6 @@ def open_session(host: SessionHome) -> Session:
             record.end()
         raise
     session.watch_folder()
-    if not host.gateway.store.durable:  # the folder does not outlive the room's being open
-        host.gateway.at_close(lambda: shutil.rmtree(session.dir, ignore_errors=True))
     return session
 
 
