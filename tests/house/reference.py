@@ -436,7 +436,7 @@ PAGES = (
         (
             "postroom.ManualClock",
             *(f"postroom.testing.{name}" for name in ("StoreContract", "StoreBench", "gone_process", "together")),
-            *(f"postroom.testing.histories.{name}" for name in ("RecordedStore", "Recorder", "read", "judge", "Verdict", "Impossible", "Call")),
+            *(f"postroom.testing.histories.{name}" for name in ("RecordedStore", "Recorder", "read", "judge", "HistoryVerdict", "Impossible", "RecordedCall")),
         ),
     ),
 )  # fmt: skip

@@ -79,6 +79,21 @@ def test_functions_fit_on_a_screen() -> None:
     assert ordered[int(len(ordered) * 0.95)] < MAX_P95_FUNCTION_LINES
 
 
+#: Class names that stand for two things, each meant: the twins of `postroom.aio`, and words that two parts both need.
+MAX_NAMES_TWICE = 12
+
+
+def test_few_class_names_stand_for_two_things() -> None:
+    found: dict[str, set[Path]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).add(path)
+    twice = sorted(name for name, paths in found.items() if len(paths) > 1)
+
+    assert len(twice) <= MAX_NAMES_TWICE, twice
+
+
 #: Imports stand at the top of a file. Inside a function they save the start of a command, or belong to an optional
 #: dependency; a module that few need is deferred by its package (`core/system/startup.py`).
 MAX_INNER_IMPORTS = 50

@@ -12,7 +12,7 @@ from typing import Any
 from tests.support.store_model import Model
 
 from postroom.core.states import FINISHED
-from postroom.testing.histories import Call
+from postroom.testing.histories import RecordedCall
 from postroom.testing.histories.record import FOREVER, UNKNOWN
 
 MS = 1_000_000
@@ -28,7 +28,7 @@ class Maker:
         self.chance = random.Random(seed)
         self.model = Model()
         self.model.now = 1000
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self._sent = 0
         self._born = 0
         self._free_ns: dict[str, int] = {}  # processes, and when each has returned from its last call
@@ -43,7 +43,7 @@ class Maker:
         process = f"p{self._born}"
         self._free_ns[process], self._tickets[process] = self.model.now * MS, []
 
-    def run(self, steps: int, kills: bool = True) -> list[Call]:
+    def run(self, steps: int, kills: bool = True) -> list[RecordedCall]:
         """So many calls, then everything that is left is received and looked at."""
         for _ in range(steps):
             self._pass(self.chance.choice((1, 1, 2, 5)))
@@ -64,12 +64,12 @@ class Maker:
             self._pass(1)
         return self.chance.choice(idle)
 
-    def _call(self, process: str, operation: str, arguments: dict[str, Any], result: Any) -> Call:
+    def _call(self, process: str, operation: str, arguments: dict[str, Any], result: Any) -> RecordedCall:
         at_ns = self.model.now * MS
         begin_ns = max(self._free_ns[process] + 1, at_ns - self.chance.randrange(1, 6 * MS))
         end_ns = at_ns + self.chance.randrange(1, 6 * MS)
         self._free_ns[process] = end_ns
-        call = Call(process, operation, begin_ns, end_ns, arguments, result)
+        call = RecordedCall(process, operation, begin_ns, end_ns, arguments, result)
         self.calls.append(call)
         if operation == "send" and result is not UNKNOWN:
             self._tell(result)
@@ -94,7 +94,7 @@ class Maker:
         at_ns = self.model.now * MS
         self._pass(1)
         self.calls.append(
-            Call("killer", "kill", at_ns + 1, self.model.now * MS + 1, {"processes": [process]}, None)
+            RecordedCall("killer", "kill", at_ns + 1, self.model.now * MS + 1, {"processes": [process]}, None)
         )  # fmt: skip
         self.model.bury(process)
         del self._free_ns[process]

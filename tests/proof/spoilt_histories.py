@@ -10,10 +10,10 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from postroom.testing.histories import Call
+from postroom.testing.histories import RecordedCall
 from postroom.testing.histories.record import FOREVER
 
-Calls = list[Call]
+Calls = list[RecordedCall]
 Spoiler = Callable[["Spoiling"], bool]
 #: Each with what the judge has to say of it.
 SPOILERS: dict[str, tuple[Spoiler, str]] = {}
@@ -34,7 +34,7 @@ def spoiler(sentence: str, why: str = NO_ORDER) -> Callable[[Spoiler], Spoiler]:
 class Delivery:
     """A message in the hands of a claim, and what came of it."""
 
-    def __init__(self, call: Call, row: list[Any], wanted: dict[str, Any]) -> None:
+    def __init__(self, call: RecordedCall, row: list[Any], wanted: dict[str, Any]) -> None:
         self.call, self.row, self.wanted = call, row, wanted
         self.id, self.label, self.token, self.number = row
 
@@ -59,7 +59,7 @@ class Spoiling:
         found = [Delivery(call, row, wanted) for call, wanted, rows in self._requests() for row in rows]
         return self.chance.sample(found, len(found))
 
-    def _requests(self) -> Iterator[tuple[Call, dict[str, Any], list[list[Any]]]]:
+    def _requests(self) -> Iterator[tuple[RecordedCall, dict[str, Any], list[list[Any]]]]:
         for call in self.calls:
             if call.operation == "claim" and not call.is_unknown:
                 yield call, call.arguments, call.result
@@ -74,7 +74,7 @@ class Spoiling:
                     return dict(said)
         raise AssertionError(label)
 
-    def sending(self, label: str) -> tuple[Call, dict[str, Any]]:
+    def sending(self, label: str) -> tuple[RecordedCall, dict[str, Any]]:
         """The send of a message, and what can be changed of it."""
         for call in self.calls:
             for said in call.arguments.get("messages", ()):
@@ -86,10 +86,10 @@ class Spoiling:
         """The calls about a message."""
         return [call for call in self.calls if call.operation in operations and call.arguments["id"] == id]
 
-    def add(self, operation: str, arguments: dict[str, Any], result: Any, at_ns: int | None = None) -> Call:
+    def add(self, operation: str, arguments: dict[str, Any], result: Any, at_ns: int | None = None) -> RecordedCall:
         """One more call, by somebody else; after everything unless told."""
         begin_ns = self.end_ns + MS if at_ns is None else at_ns
-        call = Call("another", operation, begin_ns, begin_ns + MS, arguments, result)
+        call = RecordedCall("another", operation, begin_ns, begin_ns + MS, arguments, result)
         self.end_ns = max(self.end_ns, call.end_ns)
         self.calls.append(call)
         return call
@@ -594,12 +594,12 @@ def deleted_still_there(history: Spoiling) -> bool:
 # Where
 
 
-def _delivery(history: Spoiling, call: Call) -> Delivery:
+def _delivery(history: Spoiling, call: RecordedCall) -> Delivery:
     ticket = call.arguments["id"], call.arguments["token"]
     return next(each for each in history.deliveries() if (each.id, each.token) == ticket)
 
 
-def _label(history: Spoiling, call: Call) -> str:
+def _label(history: Spoiling, call: RecordedCall) -> str:
     return str(_delivery(history, call).label)
 
 
@@ -607,7 +607,7 @@ def _requeued(history: Spoiling, id: str) -> bool:
     return any(id in call.arguments["ids"] for call in history.calls if call.operation == "requeue")
 
 
-def _claims(call: Call) -> bool:
+def _claims(call: RecordedCall) -> bool:
     return call.operation == "claim" or (call.operation == "settle" and call.arguments["next"] is not None)
 
 
@@ -615,7 +615,7 @@ def _unseen(history: Spoiling) -> bool:
     return any(call.is_unknown and _claims(call) for call in history.calls)
 
 
-def _no_open_write(history: Spoiling, call: Call) -> bool:
+def _no_open_write(history: Spoiling, call: RecordedCall) -> bool:
     return not any(
         each.is_unknown and each.operation == "write" and each.arguments["cell"] == call.arguments["cell"]
         for each in history.calls

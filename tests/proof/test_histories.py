@@ -18,7 +18,7 @@ from postroom.core.message import Draft, check
 from postroom.errors import OutcomeUnknown, RoomBusy
 from postroom.stores.contract import Want
 from postroom.stores.memory.store import MemoryStore
-from postroom.testing.histories import Call, RecordedStore, Recorder, judge, read
+from postroom.testing.histories import RecordedCall, RecordedStore, Recorder, judge, read
 from postroom.testing.histories.record import FOREVER, UNKNOWN
 
 from .made_histories import UNTIRING, Maker
@@ -48,7 +48,7 @@ def test_ten_thousand_histories_that_a_model_has_made_are_possible(figure: Calla
 
 
 @cache
-def to_be_spoilt(seed: int) -> list[Call]:
+def to_be_spoilt(seed: int) -> list[RecordedCall]:
     return Maker(seed).run(80, kills=seed % 2 == 0)
 
 
@@ -78,22 +78,24 @@ def message(label: str, **more: object) -> dict[str, object]:
     return {"label": label, "to": "bob", "channel": "general", "priority": 0, "most": UNTIRING, **more}
 
 
-def sent(label: str, begin_ms: int, end_ms: int) -> Call:
-    return Call("ada", "send", begin_ms * MS, end_ms * MS, {"messages": [message(label)]}, [f"id of {label}"])
+def sent(label: str, begin_ms: int, end_ms: int) -> RecordedCall:
+    return RecordedCall("ada", "send", begin_ms * MS, end_ms * MS, {"messages": [message(label)]}, [f"id of {label}"])
 
 
-def claimed(process: str, begin_ms: int, end_ms: int, label: str, number: int, **wanted: object) -> Call:
+def claimed(process: str, begin_ms: int, end_ms: int, label: str, number: int, **wanted: object) -> RecordedCall:
     arguments = {"agent": "bob", "limit": 1, "lease_s": 1.0, "owned": True, **wanted}
-    return Call(process, "claim", begin_ms * MS, end_ms * MS, arguments, [[f"id of {label}", label, number, number]])
+    return RecordedCall(
+        process, "claim", begin_ms * MS, end_ms * MS, arguments, [[f"id of {label}", label, number, number]]
+    )
 
 
-def unseen_claim(process: str, begin_ms: int) -> Call:
+def unseen_claim(process: str, begin_ms: int) -> RecordedCall:
     arguments = {"agent": "bob", "limit": 1, "lease_s": 1.0, "owned": True}
-    return Call(process, "claim", begin_ms * MS, FOREVER, arguments)
+    return RecordedCall(process, "claim", begin_ms * MS, FOREVER, arguments)
 
 
-def killed(process: str, begin_ms: int, end_ms: int) -> Call:
-    return Call("killer", "kill", begin_ms * MS, end_ms * MS, {"processes": [process]}, None)
+def killed(process: str, begin_ms: int, end_ms: int) -> RecordedCall:
+    return RecordedCall("killer", "kill", begin_ms * MS, end_ms * MS, {"processes": [process]}, None)
 
 
 def test_the_judge_names_the_message_and_the_calls_up_to_the_first_that_has_no_explanation() -> None:
@@ -137,10 +139,10 @@ def test_an_ack_that_nobody_saw_return_has_counted_or_not() -> None:
     calls = [
         sent("a", 0, 1),
         claimed("p", 2, 3, "a", 1),
-        Call("p", "settle", 4 * MS, FOREVER, settle),
+        RecordedCall("p", "settle", 4 * MS, FOREVER, settle),
         killed("p", 5, 6),
     ]
-    look = [Call("q", "look", at * MS, (at + 1) * MS, {"id": "id of a"}) for at in (10, 20)]
+    look = [RecordedCall("q", "look", at * MS, (at + 1) * MS, {"id": "id of a"}) for at in (10, 20)]
     for first, second, possible in (
         ("acked", "acked", True),
         ("ready", "ready", True),

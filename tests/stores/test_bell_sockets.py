@@ -564,9 +564,25 @@ def test_a_link_to_a_far_folder_outlives_its_process_no_longer_than_the_next_one
         killed.kill()
         killed.wait()
         assert orphan.is_symlink()
+        kept = tmp_path / f"postroom-{killed.pid}-9"  # somebody's own, by chance of such a name
+        kept.mkdir()
+        (kept / "s").write_text("a file")
 
         Shortcut(tmp_path).remove()
 
-        assert os.listdir(tmp_path) == [theirs.parent.name]
+        assert sorted(os.listdir(tmp_path)) == sorted([theirs.parent.name, kept.name])
         lives.communicate("")
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [kept.name] and (kept / "s").read_text() == "a file"
+
+
+def test_names_of_links_that_others_took_are_passed_over_and_come_to_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for number in range(99):
+        (tmp_path / f"postroom-{os.getpid()}-{number}").mkdir()
+    link = Shortcut(tmp_path)
+    assert Path(link.path).resolve() == tmp_path
+    with pytest.raises(FileExistsError):
+        Shortcut(tmp_path)
+    link.remove()

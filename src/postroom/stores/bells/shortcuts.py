@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import finalize
 
+_LINK: Final = "s"
+#: So many links a process may have, or find that others took its names.
+_NAMES: Final = 100
 #: The folders of links, by the process whose they are.
 _FOLDER: Final = re.compile(r"postroom-([1-9][0-9]*)-[0-9]+")
 
@@ -24,8 +26,8 @@ class Shortcut:
     def __init__(self, target: Path) -> None:
         """Raises OSError."""
         folder = _make_folder()
-        self.path = f"{folder}/s"
-        self._end = finalize(self, _remove, folder, os.getpid())
+        self.path = f"{folder}/{_LINK}"
+        self._end = finalize(self, _remove_if_ours, folder, os.getpid())
         os.symlink(target, self.path)
 
     def is_there(self) -> bool:
@@ -39,20 +41,30 @@ class Shortcut:
 
 
 def _make_folder() -> str:
-    """A new folder that this user alone may enter. Its name says whose it is, and is no longer than need be."""
-    number = 0
-    while True:
+    """A new folder that this user alone may enter. Its name says whose it is, and is no longer than need be.
+
+    Raises OSError, also where others have taken all of the names.
+    """
+    for number in range(_NAMES):
         folder = f"{tempfile.gettempdir()}/postroom-{os.getpid()}-{number}"
-        try:
+        with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
             return folder
-        except FileExistsError:
-            number += 1
+    raise FileExistsError(f"{tempfile.gettempdir()} has {_NAMES} folders named postroom-{os.getpid()}-… already")
 
 
-def _remove(folder: str, pid: int) -> None:
+def _remove_if_ours(folder: str, pid: int) -> None:
     if os.getpid() == pid:  # a forked child leaves its parent's alone
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder with its link; one that has anything else in it is not ours, and stays."""
+    with suppress(OSError):
+        link = f"{folder}/{_LINK}"
+        if os.listdir(folder) == [_LINK] and os.path.islink(link):
+            os.unlink(link)
+        os.rmdir(folder)
 
 
 def _remove_orphans() -> None:
@@ -61,7 +73,7 @@ def _remove_orphans() -> None:
         for each in found:
             match = _FOLDER.fullmatch(each.name)
             if match and each.stat(follow_symlinks=False).st_uid == os.geteuid() and _is_over(int(match[1])):
-                shutil.rmtree(each.path, ignore_errors=True)
+                _remove(each.path)
 
 
 def _is_over(pid: int) -> bool:

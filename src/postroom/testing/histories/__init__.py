@@ -13,7 +13,7 @@ Messages and cells are judged one by one, since none knows of the other; the ord
 
 from __future__ import annotations
 
-from .judging import Impossible, Verdict, judge
-from .record import Call, RecordedStore, Recorder, read
+from .judging import HistoryVerdict, Impossible, judge
+from .record import RecordedCall, RecordedStore, Recorder, read
 
-__all__ = ["Call", "Impossible", "RecordedStore", "Recorder", "Verdict", "judge", "read"]
+__all__ = ["HistoryVerdict", "Impossible", "RecordedCall", "RecordedStore", "Recorder", "judge", "read"]

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from .order import Queue, Ready, Taken, passed_over, sent_before
-from .record import FOREVER, Call
-from .search import Search
-from .specification import Life, Mail, Register, Sent, Step, Unseen
+from .order import Queue, ReadySpan, TakenMessage, passed_over, sent_before
+from .record import FOREVER, RecordedCall
+from .search import OrderSearch
+from .specification import HistoryStep, Mail, MessageLife, Register, Sent, Unseen
 
 #: Room time counts in whole milliseconds: what lasts a second may be over a little sooner.
 SLACK_S: Final = 0.002
@@ -27,14 +27,14 @@ class Impossible(NamedTuple):
 
     subject: str  # the message, the messages that were sent together, or the cell
     why: str  # in a few words
-    calls: list[Call]  # the last of them is the one that cannot be
+    calls: list[RecordedCall]  # the last of them is the one that cannot be
 
     def __str__(self) -> str:
         start_ns = self.calls[0].begin_ns if self.calls else 0
         return "\n".join([f"{self.subject}: {self.why}", *(f"    {told(call, start_ns)}" for call in self.calls)])
 
 
-class Verdict(NamedTuple):
+class HistoryVerdict(NamedTuple):
     """What a history is worth: how many calls were judged, in how many parts, and which parts are impossible."""
 
     calls: int  # how many calls there were
@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
         return "\n".join([head, *map(str, self.impossible[:10])])
 
 
-def told(call: Call, start_ns: int = 0) -> str:
+def told(call: RecordedCall, start_ns: int = 0) -> str:
     """A call in one line, with its times in milliseconds after that moment."""
     begin, end = (call.begin_ns - start_ns) / 1e6, (call.end_ns - start_ns) / 1e6
     when = f"{begin:12.3f} to {'?' if call.is_unknown else format(end, '.3f'):>12}"
@@ -54,7 +54,9 @@ def told(call: Call, start_ns: int = 0) -> str:
     return f"{when}  {call.process}: {call.operation}({said}) -> {call.result if not call.is_unknown else 'unknown'}"
 
 
-def judge(calls: Iterable[Call], *, ordered: bool = True, slack_s: float = SLACK_S, lingers_s: float = 0) -> Verdict:
+def judge(
+    calls: Iterable[RecordedCall], *, ordered: bool = True, slack_s: float = SLACK_S, lingers_s: float = 0
+) -> HistoryVerdict:
     """Whether this can have happened, as far as `docs/guarantees.md` goes.
 
     `ordered` False leaves out the order of claims, and whether an empty one was right. `lingers_s` is how long after
@@ -65,13 +67,13 @@ def judge(calls: Iterable[Call], *, ordered: bool = True, slack_s: float = SLACK
     history.judge_cells()
     if ordered:
         history.judge_order()
-    return Verdict(len(history.calls), history.parts, history.impossible)
+    return HistoryVerdict(len(history.calls), history.parts, history.impossible)
 
 
 class _Claim(NamedTuple):
     """A message that a claim gave."""
 
-    call: Call
+    call: RecordedCall
     token: int
     deliveries: int
     wanted: dict[str, Any]
@@ -80,7 +82,7 @@ class _Claim(NamedTuple):
 class _History:
     """A history, taken apart."""
 
-    def __init__(self, calls: Iterable[Call], slack_ns: int, lingers_ns: int) -> None:
+    def __init__(self, calls: Iterable[RecordedCall], slack_ns: int, lingers_ns: int) -> None:
         self.calls = list(calls)
         self.impossible: list[Impossible] = []
         self.parts = 0
@@ -91,9 +93,13 @@ class _History:
         self._label: dict[str, str] = {}  # by id
         self._id: dict[str, str] = {}  # by label
         self._claims: dict[str, list[_Claim]] = defaultdict(list)  # by label
-        self._steps: dict[str, list[tuple[Call, str, Any, Any]]] = defaultdict(list)  # settle, extend, look, requeue
-        self._cells: dict[str, list[Call]] = defaultdict(list)
-        self._requests: list[tuple[Call, dict[str, Any], list[Any] | None]] = []  # claims: what they wanted and gave
+        self._steps: dict[str, list[tuple[RecordedCall, str, Any, Any]]] = defaultdict(
+            list
+        )  # settle, extend, look, requeue
+        self._cells: dict[str, list[RecordedCall]] = defaultdict(list)
+        self._requests: list[
+            tuple[RecordedCall, dict[str, Any], list[Any] | None]
+        ] = []  # claims: what they wanted and gave
         self._together: dict[str, str] = {}  # labels that come into being together: one of them stands for all
         for call in self.calls:
             if call.operation == "kill":
@@ -109,12 +115,12 @@ class _History:
         for call in self.calls:
             self._take(call)
 
-    def _fault(self, subject: str, why: str, calls: list[Call]) -> None:
+    def _fault(self, subject: str, why: str, calls: list[RecordedCall]) -> None:
         self.impossible.append(Impossible(subject, why, calls[-TOLD:]))
 
     # Who speaks of which message
 
-    def _take_sends(self, call: Call) -> None:
+    def _take_sends(self, call: RecordedCall) -> None:
         if call.operation == "send":
             messages, ids = call.arguments["messages"], None if call.is_unknown else call.result
         elif call.operation == "settle" and call.arguments["puts"]:
@@ -135,19 +141,19 @@ class _History:
                 self._name(ids[place], label, call)
             self._join(messages[0]["label"], label)
 
-    def _name(self, id: str, label: str, call: Call) -> None:
+    def _name(self, id: str, label: str, call: RecordedCall) -> None:
         if self._label.setdefault(id, label) != label:
             self._fault(label, f"it has the id {id}, which is that of {self._label[id]}", [call])
         if self._id.setdefault(label, id) != id:
             self._fault(label, f"it is stored twice, as {self._id[label]} and as {id}", [self._sent[label].call, call])
 
-    def _take_claims(self, call: Call) -> None:
+    def _take_claims(self, call: RecordedCall) -> None:
         if call.operation == "claim":
             self._take_claim(call, call.arguments, None if call.is_unknown else call.result)
         elif call.operation == "settle" and call.arguments["next"] is not None:
             self._take_claim(call, call.arguments["next"], None if call.is_unknown else call.result[3])
 
-    def _take(self, call: Call) -> None:
+    def _take(self, call: RecordedCall) -> None:
         operation, arguments = call.operation, call.arguments
         if operation == "settle":
             detail = (arguments["token"], arguments["outcome"], int(arguments["delay_s"] * 1e9))
@@ -164,7 +170,7 @@ class _History:
         elif operation in ("read", "write"):
             self._cells[arguments["cell"]].append(call)
 
-    def _about(self, call: Call, id: str, kind: str, detail: Any, result: Any) -> None:
+    def _about(self, call: RecordedCall, id: str, kind: str, detail: Any, result: Any) -> None:
         label = self._label.get(id)
         if label is None:
             if not call.is_unknown and result not in (None, False) and result[:1] != [False]:
@@ -174,7 +180,7 @@ class _History:
             self._join(label, call.arguments["puts"][0]["label"])
         self._steps[label].append((call, kind, detail, result))
 
-    def _take_claim(self, call: Call, wanted: dict[str, Any], given: list[Any] | None) -> None:
+    def _take_claim(self, call: RecordedCall, wanted: dict[str, Any], given: list[Any] | None) -> None:
         self._requests.append((call, wanted, given))
         for id, label, token, deliveries in given or ():
             sent = self._sent.get(label)
@@ -226,7 +232,7 @@ class _History:
                     found[queue].append(claim)
         return found
 
-    def _judge_part(self, labels: list[str], unseen: dict[str, list[Unseen]]) -> tuple[Life, ...]:
+    def _judge_part(self, labels: list[str], unseen: dict[str, list[Unseen]]) -> tuple[MessageLife, ...]:
         places = {label: place for place, label in enumerate(labels)}
         sent = [self._sent[label] for label in labels]
         steps = [
@@ -239,10 +245,10 @@ class _History:
                 gone_ns = self._gone_ns.get(claim.call.process, FOREVER) if claim.wanted.get("owned") else FOREVER
                 detail = (int(claim.wanted["lease_s"] * 1e9), gone_ns)
                 steps.append(
-                    Step(claim.call, "claim", claim.call.end_ns, place, detail, (claim.token, claim.deliveries))
+                    HistoryStep(claim.call, "claim", claim.call.end_ns, place, detail, (claim.token, claim.deliveries))
                 )
             for call, kind, detail, result in self._steps.get(label, ()):
-                step = Step(call, kind, self._until(call), place, detail, result)
+                step = HistoryStep(call, kind, self._until(call), place, detail, result)
                 if kind == "settle":
                     step.puts = [places[each["label"]] for each in call.arguments["puts"]]
                 steps.append(step)
@@ -256,16 +262,16 @@ class _History:
         )  # fmt: skip
         return self._search(" + ".join(labels[:4]), steps, mail) or ()
 
-    def _sending(self, call: Call, places: dict[str, int]) -> Step:
-        step = Step(call, "send", self._until(call), 0, None, call.result)
+    def _sending(self, call: RecordedCall, places: dict[str, int]) -> HistoryStep:
+        step = HistoryStep(call, "send", self._until(call), 0, None, call.result)
         step.puts = [places[each["label"]] for each in call.arguments["messages"]]
         return step
 
-    def _until(self, call: Call) -> int:
+    def _until(self, call: RecordedCall) -> int:
         return self._last_ns.get(call.process, FOREVER) if call.is_unknown else call.end_ns
 
-    def _search(self, subject: str, steps: list[Step], specification: Any) -> Any:
-        found = Search(steps, specification).run()
+    def _search(self, subject: str, steps: list[HistoryStep], specification: Any) -> Any:
+        found = OrderSearch(steps, specification).run()
         if found.stuck is None:
             return found.state
         end_ns = found.stuck.end_ns
@@ -284,45 +290,45 @@ class _History:
     def judge_cells(self) -> None:
         for name, calls in self._cells.items():
             self.parts += 1
-            writers: dict[int, Call] = {}
+            writers: dict[int, RecordedCall] = {}
             steps = []
             for number, call in enumerate(calls):
                 if call.operation == "read":
                     if not call.is_unknown:
                         seen = call.result and (call.result[0], _text(call.result[1]))
-                        steps.append(Step(call, "read", call.end_ns, number, None, seen))
+                        steps.append(HistoryStep(call, "read", call.end_ns, number, None, seen))
                     continue
                 if not call.is_unknown and call.result:
                     first = writers.setdefault(call.result, call)
                     if first is not call:
                         self._fault(f"cell {name}", f"two writes gave it version {call.result}", [first, call])
                 detail = (_text(call.arguments["value"]), call.arguments["expect"])
-                steps.append(Step(call, "write", self._until(call), number, detail, call.result))
+                steps.append(HistoryStep(call, "write", self._until(call), number, detail, call.result))
             self._search(f"cell {name}", steps, Register(frozenset(writers)))
 
     # Order
 
     def judge_order(self) -> None:
         unseen = self._unseen_by_queue()
-        ready: dict[Queue, list[Ready]] = defaultdict(list)
+        ready: dict[Queue, list[ReadySpan]] = defaultdict(list)
         for sent in self._sent.values():
             if not sent.answer:
                 ready[sent.to, sent.channel] += self._ready(sent, unseen)
-        taken: dict[Queue, list[Taken]] = defaultdict(list)
+        taken: dict[Queue, list[TakenMessage]] = defaultdict(list)
         for call, wanted, given in self._requests:
             if given is None or "ids" in wanted:
                 continue
             messages = [self._sent[each[1]] for each in given if each[1] in self._sent]
             self._judge_one_claim(call, messages)
             for each in messages:
-                taken[each.to, each.channel].append(Taken(call, each))
+                taken[each.to, each.channel].append(TakenMessage(call, each))
             if len(given) < wanted["limit"]:
                 for queue in self._queues(wanted, ready):
-                    taken[queue].append(Taken(call, None))
+                    taken[queue].append(TakenMessage(call, None))
         for queue, spans in ready.items():
             self._judge_queue(spans, taken.get(queue, []))
 
-    def _judge_queue(self, ready: list[Ready], taken: list[Taken]) -> None:
+    def _judge_queue(self, ready: list[ReadySpan], taken: list[TakenMessage]) -> None:
         known: set[str] = set()
         for claim, there in passed_over(ready, taken):
             if there.sent.label not in known:  # once for each message, however many claims passed it over
@@ -331,7 +337,7 @@ class _History:
                 calls = [there.sent.call, *([claim.sent.call] if claim.sent else []), claim.call]
                 self._fault(there.sent.label, f"it was ready all the time while a claim gave {gave}", calls)
 
-    def _judge_one_claim(self, call: Call, given: list[Sent]) -> None:
+    def _judge_one_claim(self, call: RecordedCall, given: list[Sent]) -> None:
         for one, other in pairwise(given):
             same = (one.to, one.channel, one.priority) == (other.to, other.channel, other.priority)
             if other.priority > one.priority or (same and sent_before(other, one)):
@@ -344,7 +350,7 @@ class _History:
             return [queue for queue in queues if queue[0] == agent]
         return [queue for queue in queues if queue[1] in channels and queue[0] in (agent, None)]
 
-    def _ready(self, sent: Sent, unseen: dict[str, list[Unseen]]) -> Iterator[Ready]:
+    def _ready(self, sent: Sent, unseen: dict[str, list[Unseen]]) -> Iterator[ReadySpan]:
         """When a message was surely ready."""
         claims = self._claims.get(sent.label, [])
         number_of = {claim.token: claim.deliveries for claim in claims}
@@ -370,7 +376,7 @@ class _History:
             if sent.ttl_ns is not None:
                 until_ns = min(until_ns, sent.call.begin_ns + sent.ttl_ns - self._slack_ns)
             if from_ns < until_ns:
-                yield Ready(from_ns, until_ns, sent)
+                yield ReadySpan(from_ns, until_ns, sent)
 
 
 def _token(claim: _Claim) -> int:

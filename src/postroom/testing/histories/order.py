@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .record import Call
+from .record import RecordedCall
 from .specification import Sent
 
 Queue = tuple[str | None, str]  # the agent or None, and the channel
 
 
-class Ready(NamedTuple):
+class ReadySpan(NamedTuple):
     """From when to when a message was surely ready."""
 
     begin_ns: int
@@ -27,10 +27,10 @@ class Ready(NamedTuple):
     sent: Sent
 
 
-class Taken(NamedTuple):
+class TakenMessage(NamedTuple):
     """What a claim gave from one queue; None where it would have had room for one more."""
 
-    call: Call
+    call: RecordedCall
     sent: Sent | None
 
 
@@ -39,11 +39,11 @@ def sent_before(one: Sent, other: Sent) -> bool:
     return one.call.end_ns < other.call.begin_ns or (one.call is other.call and one.place < other.place)
 
 
-def passed_over(ready: list[Ready], taken: list[Taken]) -> Iterator[tuple[Taken, Ready]]:
+def passed_over(ready: list[ReadySpan], taken: list[TakenMessage]) -> Iterator[tuple[TakenMessage, ReadySpan]]:
     """The claims of one queue that gave less than they should have, each with a message that was there all the time."""
     coming = iter(sorted(ready))
     upcoming = next(coming, None)
-    waiting: dict[int, list[tuple[int, int, Ready]]] = defaultdict(list)  # by priority, first sent first
+    waiting: dict[int, list[tuple[int, int, ReadySpan]]] = defaultdict(list)  # by priority, first sent first
     number = 0
     for claim in sorted(taken, key=lambda claim: claim.call.begin_ns):
         while upcoming is not None and upcoming.begin_ns <= claim.call.begin_ns:
@@ -59,7 +59,7 @@ def passed_over(ready: list[Ready], taken: list[Taken]) -> Iterator[tuple[Taken,
                     yield claim, found
 
 
-def _there_all_the_time(heap: list[tuple[int, int, Ready]], claim: Taken) -> Ready | None:
+def _there_all_the_time(heap: list[tuple[int, int, ReadySpan]], claim: TakenMessage) -> ReadySpan | None:
     """The first sent of those that were ready from before the claim began until after it returned."""
     aside = []
     found = None

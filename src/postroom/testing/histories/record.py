@@ -31,7 +31,7 @@ LABEL: Final = "label"
 _UNCHANGED = (RoomBusy, RoomUnreachable, InvalidMessage)
 
 
-class Call:
+class RecordedCall:
     """One call of one process: when it began and when it returned on the steady clock of the machine, and with what."""
 
     __slots__ = ("arguments", "begin_ns", "end_ns", "operation", "process", "result")
@@ -109,9 +109,9 @@ class Recorder:
         os.close(self._descriptor)
 
 
-def read(*paths: str | Path) -> list[Call]:
+def read(*paths: str | Path) -> list[RecordedCall]:
     """The calls of these files together, in the order in which they began. Lines that a kill has cut count as not there."""
-    calls: dict[tuple[str, int], Call] = {}
+    calls: dict[tuple[str, int], RecordedCall] = {}
     decode = msgspec.json.decode
     for path in paths:
         for text in Path(path).read_bytes().splitlines():
@@ -120,7 +120,7 @@ def read(*paths: str | Path) -> list[Call]:
             except ValueError:  # empty, or cut
                 continue
             if len(rest) == 2:
-                calls[process, number] = Call(process, rest[0], at_ns, FOREVER, rest[1])
+                calls[process, number] = RecordedCall(process, rest[0], at_ns, FOREVER, rest[1])
             elif rest:
                 call = calls[process, number]
                 call.end_ns, call.result = at_ns, rest[0]

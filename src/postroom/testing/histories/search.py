@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 from .record import FOREVER
-from .specification import Step
+from .specification import HistoryStep
 
 #: So many states of one part are looked at. A part that needs more is not judged, which is told.
 MOST_STATES: Final = 300_000
@@ -25,7 +25,7 @@ class Specification(Protocol):
     def beginning(self) -> Any:
         """The state in which it begins."""
 
-    def after(self, state: Any, step: Step) -> Iterator[tuple[int, Any]]:
+    def after(self, state: Any, step: HistoryStep) -> Iterator[tuple[int, Any]]:
         """The states after a call, with the earliest moment of each."""
 
     def by_itself(self, state: Any) -> Iterator[Any]:
@@ -41,28 +41,28 @@ class Place(NamedTuple):
     state: Any
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """An order was found (`stuck` is None), or no order passes the end of this step."""
 
     state: Any
-    stuck: Step | None
+    stuck: HistoryStep | None
     undecided: bool = False
 
 
-class Search:
+class OrderSearch:
     """One part of a history and its specification."""
 
-    def __init__(self, steps: list[Step], specification: Specification) -> None:
+    def __init__(self, steps: list[HistoryStep], specification: Specification) -> None:
         by_begin = sorted(steps, key=lambda step: (step.begin_ns, step.end_ns))
         self._steps = [step for step in by_begin if not step.unknown]
         self._unknown = [step for step in by_begin if step.unknown]
         self._specification = specification
-        self._stuck: Step | None = None
+        self._stuck: HistoryStep | None = None
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         start = Place(0, 0, frozenset(), self._specification.beginning())
         if not self._steps:
-            return Found(start.state, None)
+            return SearchResult(start.state, None)
         seen = {start}
         trail = [self._next(start)]
         while trail:
@@ -70,13 +70,13 @@ class Search:
             if place is None:
                 trail.pop()
             elif place.first == len(self._steps):
-                return Found(place.state, None)
+                return SearchResult(place.state, None)
             elif place not in seen:
                 if len(seen) > MOST_STATES:
-                    return Found(None, self._stuck, undecided=True)
+                    return SearchResult(None, self._stuck, undecided=True)
                 seen.add(place)
                 trail.append(self._next(place))
-        return Found(None, self._stuck)
+        return SearchResult(None, self._stuck)
 
     def _next(self, place: Place) -> Iterator[Place]:
         """Every place that one more step leads to, the likeliest first."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from postroom.stores.contract import ANY
 
-from .record import FOREVER, UNKNOWN, Call
+from .record import FOREVER, UNKNOWN, RecordedCall
 
 ABSENT: Final = "absent"
 WAITING: Final = "waiting"  # ready, delayed, or held for its asker
@@ -23,7 +23,7 @@ _WAITS: Final = frozenset({"ready", "delayed", "awaited"})
 _ENDED_BADLY: Final = frozenset({"dead", "refused", "expired"})
 
 
-class Life(NamedTuple):
+class MessageLife(NamedTuple):
     """Where a message stands."""
 
     state: str = ABSENT
@@ -37,12 +37,12 @@ class Life(NamedTuple):
     unseen: int = 0  # how many of its claims nobody saw return
 
 
-class Step:
+class HistoryStep:
     """A call as far as it concerns one message (or several that were sent together), or one cell."""
 
     __slots__ = ("begin_ns", "call", "detail", "end_ns", "kind", "place", "puts", "result", "unknown")
 
-    def __init__(self, call: Call, kind: str, end_ns: int, place: int, detail: Any, result: Any) -> None:
+    def __init__(self, call: RecordedCall, kind: str, end_ns: int, place: int, detail: Any, result: Any) -> None:
         self.call = call
         self.kind = kind
         self.begin_ns = call.begin_ns
@@ -58,7 +58,7 @@ class Sent(NamedTuple):
     """What the sender said of a message."""
 
     label: str
-    call: Call
+    call: RecordedCall
     to: str | None
     channel: str
     priority: int
@@ -103,10 +103,10 @@ class Mail:
         self._most_seen = most_seen  # the highest delivery number that anybody saw
         self._slack_ns = slack_ns  # stores count in whole milliseconds
 
-    def beginning(self) -> tuple[Life, ...]:
-        return (Life(),) * len(self.sent)
+    def beginning(self) -> tuple[MessageLife, ...]:
+        return (MessageLife(),) * len(self.sent)
 
-    def after(self, lives: tuple[Life, ...], step: Step) -> Iterator[tuple[int, tuple[Life, ...]]]:
+    def after(self, lives: tuple[MessageLife, ...], step: HistoryStep) -> Iterator[tuple[int, tuple[MessageLife, ...]]]:
         """The states after a call; none when it could not have returned what it did."""
         if step.kind == "send":
             if (stored := self._stored(lives, step.puts, step.begin_ns)) is not None:
@@ -127,7 +127,7 @@ class Mail:
             lives = stored
         yield at_ns, (*lives[:place], new._replace(since_ns=at_ns), *lives[place + 1 :])
 
-    def _stored(self, lives: tuple[Life, ...], places: list[int], now_ns: int) -> tuple[Life, ...] | None:
+    def _stored(self, lives: tuple[MessageLife, ...], places: list[int], now_ns: int) -> tuple[MessageLife, ...] | None:
         stored = list(lives)
         for place in places:
             if lives[place].state != ABSENT:
@@ -135,10 +135,10 @@ class Mail:
             sent = self.sent[place]
             due_ns = now_ns + sent.delay_ns - self._slack_ns if sent.delay_ns else now_ns
             ends_ns = FOREVER if sent.ttl_ns is None else now_ns + sent.ttl_ns - self._slack_ns
-            stored[place] = Life(WAITING, since_ns=now_ns, free_ns=due_ns, expires_ns=ends_ns)
+            stored[place] = MessageLife(WAITING, since_ns=now_ns, free_ns=due_ns, expires_ns=ends_ns)
         return tuple(stored)
 
-    def _may_be_taken_ns(self, life: Life, place: int, now_ns: int) -> int | None:
+    def _may_be_taken_ns(self, life: MessageLife, place: int, now_ns: int) -> int | None:
         """The earliest moment from now at which it can be claimed; None: never, as things stand."""
         sent = self.sent[place]
         if life.state != WAITING and (life.state != HELD or life.deliveries >= sent.most):
@@ -146,16 +146,18 @@ class Mail:
         at_ns = max(now_ns, life.free_ns)
         return None if life.mortal and at_ns > sent.latest_expiry_ns + self._slack_ns else at_ns
 
-    def _claim(self, life: Life, step: Step, now_ns: int) -> tuple[int, Life] | None:
+    def _claim(self, life: MessageLife, step: HistoryStep, now_ns: int) -> tuple[int, MessageLife] | None:
         token, deliveries = step.result
         at_ns = self._may_be_taken_ns(life, step.place, now_ns)
         if at_ns is None or deliveries != life.deliveries + 1 or token <= life.token:
             return None
         lease_ns, gone_ns = step.detail
         free_ns = max(at_ns, min(at_ns + lease_ns - self._slack_ns, gone_ns))
-        return at_ns, Life(HELD, token, True, deliveries, at_ns, free_ns, life.expires_ns, life.mortal, life.unseen)
+        return at_ns, MessageLife(
+            HELD, token, True, deliveries, at_ns, free_ns, life.expires_ns, life.mortal, life.unseen
+        )
 
-    def _settle(self, life: Life, step: Step, now_ns: int) -> tuple[int, Life] | None:
+    def _settle(self, life: MessageLife, step: HistoryStep, now_ns: int) -> tuple[int, MessageLife] | None:
         token, outcome, delay_ns = step.detail
         counts = life.counts and token == life.token
         if not step.unknown and step.result[0] is not counts:
@@ -175,7 +177,7 @@ class Mail:
             return None
         return now_ns, new
 
-    def _extend(self, life: Life, step: Step, now_ns: int) -> tuple[int, Life] | None:
+    def _extend(self, life: MessageLife, step: HistoryStep, now_ns: int) -> tuple[int, MessageLife] | None:
         token, lease_ns, gone_ns = step.detail
         counts = life.counts and token == life.token
         if not step.unknown and step.result is not counts:
@@ -185,7 +187,7 @@ class Mail:
         free_ns = max(now_ns, min(now_ns + lease_ns - self._slack_ns, gone_ns))
         return now_ns, life._replace(free_ns=free_ns)
 
-    def _look(self, life: Life, step: Step, now_ns: int) -> tuple[int, Life] | None:
+    def _look(self, life: MessageLife, step: HistoryStep, now_ns: int) -> tuple[int, MessageLife] | None:
         """What a look shows: the state, or what the next claim would make of it. It changes nothing."""
         if step.result is None:
             return (now_ns, life) if life.state == ABSENT else None
@@ -201,7 +203,7 @@ class Mail:
             return max(now_ns, life.free_ns), life
         return None
 
-    def _requeue(self, life: Life, step: Step, now_ns: int) -> tuple[int, Life] | None:
+    def _requeue(self, life: MessageLife, step: HistoryStep, now_ns: int) -> tuple[int, MessageLife] | None:
         ended = life.state in _ENDED_BADLY
         if step.unknown or (step.result and ended):
             new = life._replace(state=WAITING, deliveries=0, free_ns=now_ns, mortal=False)
@@ -210,7 +212,7 @@ class Mail:
 
     # What happens though nobody calls
 
-    def _ends(self, life: Life, place: int, now_ns: int) -> Iterator[tuple[int, str]]:
+    def _ends(self, life: MessageLife, place: int, now_ns: int) -> Iterator[tuple[int, str]]:
         """How time may end a message, and when at the earliest."""
         free_ns = max(now_ns, life.free_ns)
         if life.state == HELD and life.deliveries >= self.sent[place].most:
@@ -220,7 +222,7 @@ class Mail:
         elif life.state == WAITING and life.expires_ns < FOREVER:
             yield max(now_ns, life.expires_ns), "expired"
 
-    def by_itself(self, lives: tuple[Life, ...]) -> Iterator[tuple[Life, ...]]:
+    def by_itself(self, lives: tuple[MessageLife, ...]) -> Iterator[tuple[MessageLife, ...]]:
         """What time does, and what claims do that nobody saw return; each as soon as it can."""
         for place, life in enumerate(lives):
             for at_ns, state in self._ends(life, place, life.since_ns):
@@ -233,7 +235,7 @@ class Mail:
                 )  # fmt: skip
                 yield (*lives[:place], taken, *lives[place + 1 :])
 
-    def _unseen_takes(self, life: Life, place: int) -> Iterator[tuple[int, int]]:
+    def _unseen_takes(self, life: MessageLife, place: int) -> Iterator[tuple[int, int]]:
         """When a claim that nobody saw return may have taken it, and when it is free again.
 
         Of two, one that takes it later and has it longer makes nothing possible that the other does not.
@@ -266,7 +268,7 @@ class Register:
     def beginning(self) -> tuple[int, str]:
         return 0, "null"
 
-    def after(self, cell: tuple[int, str], step: Step) -> Iterator[tuple[int, tuple[int, str]]]:
+    def after(self, cell: tuple[int, str], step: HistoryStep) -> Iterator[tuple[int, tuple[int, str]]]:
         """The states after a call; none when it could not have returned what it did."""
         version, value = cell
         if step.kind == "read":

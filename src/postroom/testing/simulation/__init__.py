@@ -23,7 +23,7 @@ from __future__ import annotations
 from .judges import Broken
 from .plans import Plan, draw
 from .process import Process
-from .runs import DEFAULT_STEPS, RARE, STORES, Outcome, run, simulate
+from .runs import DEFAULT_STEPS, RARE, STORES, ScheduleOutcome, run, simulate
 from .shrinking import shrink
 from .world import Rooms, World
 
@@ -32,10 +32,10 @@ __all__ = [
     "RARE",
     "STORES",
     "Broken",
-    "Outcome",
     "Plan",
     "Process",
     "Rooms",
+    "ScheduleOutcome",
     "World",
     "draw",
     "run",

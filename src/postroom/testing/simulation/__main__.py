@@ -8,7 +8,7 @@ from collections import Counter
 
 from postroom.core.clock import SYSTEM
 
-from .runs import DEFAULT_STEPS, RARE, STORES, Outcome, simulate
+from .runs import DEFAULT_STEPS, RARE, STORES, ScheduleOutcome, simulate
 from .shrinking import shrink
 
 _EXAMPLES = """examples:
@@ -68,7 +68,7 @@ def _positive(text: str) -> int:
     return number
 
 
-def _report(outcome: Outcome, store: str) -> None:
+def _report(outcome: ScheduleOutcome, store: str) -> None:
     print(f"seed {outcome.plan.seed} fails: {outcome.failure}", file=sys.stderr)
     print("making it smaller ...", file=sys.stderr)
     print("\n".join(shrink(outcome, store=store).report()))

@@ -61,7 +61,7 @@ class Seen:
         self.asker: Process | None = None
 
 
-class Judge:
+class ScheduleJudge:
     """Sees every step of every process, in the order in which they were done."""
 
     def __init__(self, world: Around) -> None:

@@ -27,14 +27,14 @@ _TASK_ENDS: Final = ("done", "done", "release", "drop", "hold", "hold", "hold lo
 Op = tuple[object, ...]
 
 
-class Part(NamedTuple):
+class PlannedProcess(NamedTuple):
     """One process: the agent that it is, and what it does, in this order."""
 
     agent: str
     ops: tuple[Op, ...]
 
 
-class Fault(NamedTuple):
+class PlannedFault(NamedTuple):
     """Something that goes wrong at a step of the schedule. `part` is the process, by its place in the plan."""
 
     step: int
@@ -78,8 +78,8 @@ class Plan(NamedTuple):
     """Everything about a schedule that is not the product's doing."""
 
     seed: int
-    parts: tuple[Part, ...]
-    faults: tuple[Fault, ...]
+    parts: tuple[PlannedProcess, ...]
+    faults: tuple[PlannedFault, ...]
     #: Which of the actors that can go on does so, step by step; after these the calm begins.
     picks: bytes
 
@@ -97,15 +97,15 @@ def draw(seed: int, steps: int) -> Plan:
     rng = Chance(seed)
     theme = rng.choice(_THEMES)
     agents = rng.choice(_CASTS)
-    parts = tuple(Part(agent, tuple(_ops(rng, agent, agents, theme))) for agent in agents)
+    parts = tuple(PlannedProcess(agent, tuple(_ops(rng, agent, agents, theme))) for agent in agents)
     picks = rng.randbytes(steps + rng.randrange(steps))
     faults = sorted(_fault(rng, len(picks), len(agents)) for _ in range(rng.choice((1, 1, 2, 2, 3, 4))))
     return Plan(seed, parts, tuple(faults), picks)
 
 
-def _fault(rng: Chance, steps: int, count: int) -> Fault:
+def _fault(rng: Chance, steps: int, count: int) -> PlannedFault:
     kind = rng.choice(_KINDS)
-    return Fault(rng.randrange(steps), kind, rng.randrange(count), rng.choice(_SPAN_CHOICES.get(kind, (0.0,))))
+    return PlannedFault(rng.randrange(steps), kind, rng.randrange(count), rng.choice(_SPAN_CHOICES.get(kind, (0.0,))))
 
 
 def _ops(rng: Chance, agent: str, agents: Sequence[str], theme: tuple[str, ...]) -> Iterator[Op]:

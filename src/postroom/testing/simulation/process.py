@@ -8,7 +8,7 @@ from typing import Protocol
 from postroom.core.clock import Clock
 from postroom.stores.contract import Store
 
-from .plans import Part
+from .plans import PlannedProcess
 
 
 class Hinted(Protocol):
@@ -32,7 +32,7 @@ class Hinted(Protocol):
 class Process:
     """A simulated process: its name in the room, and whether it lives, stands still, or is about to die."""
 
-    def __init__(self, place: int, life: int, part: Part) -> None:
+    def __init__(self, place: int, life: int, part: PlannedProcess) -> None:
         self.place = place
         self.label = f"p{place}" + "'" * life
         self.name = f"simulated:{place}:{life}"

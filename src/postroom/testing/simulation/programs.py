@@ -54,7 +54,7 @@ class _Failure(Exception):
     """What a program raises in the middle of its work on a message."""
 
 
-class Program:
+class SimulatedProgram:
     """One process at its part of the plan."""
 
     def __init__(self, world: World, process: Process) -> None:

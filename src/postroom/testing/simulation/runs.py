@@ -21,9 +21,9 @@ from postroom.stores.contract import Store, Want
 
 from . import plans
 from .judges import Broken
-from .plans import CHANNEL, Part, Plan
+from .plans import CHANNEL, Plan, PlannedProcess
 from .process import Process
-from .programs import Program
+from .programs import SimulatedProgram
 from .rooms import MemoryRoom, SqliteRoom
 from .world import Rooms, World
 
@@ -70,7 +70,7 @@ _SECOND_NS: Final = 1_000_000_000
 _runs = [0]
 
 
-class Outcome(NamedTuple):
+class ScheduleOutcome(NamedTuple):
     """What became of a schedule."""
 
     plan: Plan
@@ -91,25 +91,25 @@ class Outcome(NamedTuple):
         return lines
 
 
-def simulate(seed: int, *, store: str = "memory", steps: int = DEFAULT_STEPS, traced: bool = False) -> Outcome:
+def simulate(seed: int, *, store: str = "memory", steps: int = DEFAULT_STEPS, traced: bool = False) -> ScheduleOutcome:
     """Run the schedule of a seed."""
     return run(plans.draw(seed, steps), store=store, traced=traced)
 
 
-def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> Outcome:
+def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> ScheduleOutcome:
     """Run a plan; the same plan is the same run."""
     with _quiet() as complaints, patch.object(LISTENER, "on_file", _watch_nothing):
         world = World(plan, STORES[store], traced=traced)
         complaints.fail = world.fail
         before = play_threads(world)
         try:
-            world.run(lambda process: Program(world, process).run())
+            world.run(lambda process: SimulatedProgram(world, process).run())
             if world.failure is None:
                 _judge_the_end(world)
         finally:
             play_threads(before)
             world.close()
-    return Outcome(plan, world.failure, world.reached, world.step, world.trace or [])
+    return ScheduleOutcome(plan, world.failure, world.reached, world.step, world.trace or [])
 
 
 def _watch_nothing(*_: object) -> Callable[[], None]:
@@ -119,7 +119,7 @@ def _watch_nothing(*_: object) -> Callable[[], None]:
 
 def _judge_the_end(world: World) -> None:
     """Receive what is left: first what the dead held, then, when every lease is over, the rest. Nothing may stay."""
-    last = Process(len(world.plan.parts), 0, Part("last", ()))
+    last = Process(len(world.plan.parts), 0, PlannedProcess("last", ()))
     world.admit(last)
     store = world.new_store(last)
     try:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from .plans import AGENTS, Part, Plan
-from .runs import Outcome, run
+from .plans import AGENTS, Plan, PlannedProcess
+from .runs import ScheduleOutcome, run
 
 #: So many runs are spent on one failure.
 MOST_RUNS: Final = 600
 _NAMES: Final = re.compile(rf"p?\d[\d.']*|\b({'|'.join(AGENTS)})\b")
 
 
-def shrink(failed: Outcome, *, store: str = "memory", most_runs: int = MOST_RUNS) -> Outcome:
+def shrink(failed: ScheduleOutcome, *, store: str = "memory", most_runs: int = MOST_RUNS) -> ScheduleOutcome:
     """The smallest schedule found that fails in the same way, with its trace."""
     best, left = failed, most_runs
     again = True
@@ -31,7 +31,7 @@ def shrink(failed: Outcome, *, store: str = "memory", most_runs: int = MOST_RUNS
     return run(best.plan, store=store, traced=True)
 
 
-def _kind(outcome: Outcome) -> str:
+def _kind(outcome: ScheduleOutcome) -> str:
     """What failed, without the names and numbers of this schedule."""
     failure = outcome.failure
     return "" if failure is None else type(failure).__name__ + _NAMES.sub("_", str(failure))
@@ -46,7 +46,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield plan._replace(faults=plan.faults[:place] + plan.faults[place + 1 :])
     for place, part in enumerate(plan.parts):
         for start, end in _chunks(len(part.ops)):
-            fewer = Part(part.agent, part.ops[:start] + part.ops[end:])
+            fewer = PlannedProcess(part.agent, part.ops[:start] + part.ops[end:])
             yield plan._replace(parts=(*plan.parts[:place], fewer, *plan.parts[place + 1 :]))
     for start, end in _chunks(len(plan.picks)):
         taken = end - start

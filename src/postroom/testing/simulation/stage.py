@@ -40,19 +40,19 @@ class _Hand:
                 following.baton.release()
 
 
-class Owner(Protocol):
+class ThreadOwner(Protocol):
     """The process that an actor belongs to."""
 
     alive: bool
     frozen_ns: int | None  # until when it stands still
 
 
-class Actor:
+class SimulatedThread:
     """One thread of a simulated process."""
 
     __slots__ = ("fds", "hand", "killed", "name", "number", "over", "process", "ready_fds", "until_ns", "waits")
 
-    def __init__(self, number: int, process: Owner, name: str) -> None:
+    def __init__(self, number: int, process: ThreadOwner, name: str) -> None:
         self.number = number
         self.process = process
         self.name = name
@@ -67,7 +67,7 @@ class Actor:
 class Director(Protocol):
     """What decides on a stage."""
 
-    def decide(self) -> Actor | None:
+    def decide(self) -> SimulatedThread | None:
         """The actor that goes on now; None when the schedule is over."""
 
 
@@ -79,16 +79,16 @@ class Stage:
     def __init__(self, director: Director) -> None:
         self._director = director
         #: Those that are not at their end, in the order in which they came.
-        self.actors: list[Actor] = []
+        self.actors: list[SimulatedThread] = []
         self._added = 0
-        self.current: Actor | None = None
+        self.current: SimulatedThread | None = None
         self._front = _Front()
         self._gives_back_to: _Hand | _Front | None = None
 
-    def add(self, process: Owner, name: str, work: Callable[[], None]) -> Actor:
+    def add(self, process: ThreadOwner, name: str, work: Callable[[], None]) -> SimulatedThread:
         """An actor that does this work, from its first turn on."""
         self._added += 1
-        actor = Actor(self._added, process, name)
+        actor = SimulatedThread(self._added, process, name)
         actor.hand = self._idle.pop() if self._idle else _Hand()
         actor.hand.play = lambda: self._play(actor, work)
         self.actors.append(actor)
@@ -105,7 +105,7 @@ class Stage:
         for actor in tuple(self.actors):
             self.take_down(actor)
 
-    def take_down(self, actor: Actor) -> None:
+    def take_down(self, actor: SimulatedThread) -> None:
         """End an actor that does not run now: its stack is unwound here and now, and nothing of it counts."""
         if actor.over or actor is self.current:
             actor.killed = True
@@ -135,14 +135,14 @@ class Stage:
         if me.killed:
             raise Killed
 
-    def _pass_on(self, following: Actor | None) -> None:
+    def _pass_on(self, following: SimulatedThread | None) -> None:
         self.current = following
         if following is None:
             self._front.tell()
         else:
             following.hand.baton.release()
 
-    def _play(self, actor: Actor, work: Callable[[], None]) -> _Hand | None:
+    def _play(self, actor: SimulatedThread, work: Callable[[], None]) -> _Hand | None:
         """In the hand's thread: the whole life of an actor, and who gets the baton after it."""
         try:
             if not actor.killed:

@@ -14,7 +14,7 @@ from postroom.errors import RoomBusy, RoomClosed
 from postroom.stores import contract
 from postroom.stores.contract import Cell, Change, Claimed, Delivery, Page, Query, Settled, Stats, Ticket, Want
 
-from .judges import Judge
+from .judges import ScheduleJudge
 from .process import Around, Process
 from .stage import Killed
 
@@ -28,7 +28,7 @@ class SimulatedStore(contract.Store):
     durable = True
     shared = True
 
-    def __init__(self, world: Around, judge: Judge, process: Process, inner: contract.Store) -> None:
+    def __init__(self, world: Around, judge: ScheduleJudge, process: Process, inner: contract.Store) -> None:
         self._world = world
         self._judge = judge
         self._process = process

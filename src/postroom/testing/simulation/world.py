@@ -17,10 +17,10 @@ from postroom.core.system.process import Threads
 from postroom.stores.contract import Store
 
 from . import plans
-from .judges import Broken, Judge
-from .plans import Fault, Plan
+from .judges import Broken, ScheduleJudge
+from .plans import Plan, PlannedFault
 from .process import Hinted, Process
-from .stage import Actor, Killed, Stage
+from .stage import Killed, SimulatedThread, Stage
 from .store import SimulatedStore
 
 _SECOND_NS: Final = 1_000_000_000
@@ -83,7 +83,7 @@ class World(Threads):
         self.config = Config()
         self.clock = SimulatedClock(self, plan.seed)
         self.stage = Stage(self)
-        self.judge = Judge(self)
+        self.judge = ScheduleJudge(self)
         self.failure: BaseException | None = None
         #: What happened, line by line; None unless it is to be told.
         self.trace: list[str] | None = [] if traced else None
@@ -104,7 +104,7 @@ class World(Threads):
         self._opened: dict[str, dict[Process, None]] = {}
         self._left_ns: dict[str, int] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._playing: dict[threading.Thread, Actor] = {}
+        self._playing: dict[threading.Thread, SimulatedThread] = {}
         self._poll: tuple[tuple[int, ...], select.poll] = ((), select.poll())
         self._work: Callable[[Process], None]
         self.rooms = make_rooms(self)
@@ -262,7 +262,7 @@ class World(Threads):
 
     # Choosing
 
-    def decide(self) -> Actor | None:
+    def decide(self) -> SimulatedThread | None:
         """Who goes on now; None when the schedule is over."""
         try:
             return self._decide()
@@ -272,7 +272,7 @@ class World(Threads):
             self.fail(error)
             return None
 
-    def _decide(self) -> Actor | None:
+    def _decide(self) -> SimulatedThread | None:
         step, self.step = self.step, self.step + 1
         while self._faults and self._faults[-1].step <= step:
             self._do(self._faults.pop())
@@ -313,10 +313,10 @@ class World(Threads):
         return self.step >= self._steps
 
     @staticmethod
-    def _can_go_on(actor: Actor) -> bool:
+    def _can_go_on(actor: SimulatedThread) -> bool:
         return not (actor.waits or actor.over) and actor.process.alive and actor.process.frozen_ns is None
 
-    def _able(self) -> list[Actor]:
+    def _able(self) -> list[SimulatedThread]:
         """The actors that can go on now, in the order in which they came."""
         now_ns = self.clock.now_ns
         for process in self._latest:
@@ -324,7 +324,7 @@ class World(Threads):
                 self._thaw(process)
         while self._restarts and self._restarts[0][0] <= now_ns:
             self._restart(self._restarts.pop(0)[1])
-        present: list[Actor] = []
+        present: list[SimulatedThread] = []
         fds: list[int] = []
         for actor in self.stage.actors:
             if actor.process.frozen_ns is None:
@@ -360,7 +360,7 @@ class World(Threads):
 
     # What goes wrong
 
-    def _do(self, fault: Fault) -> None:
+    def _do(self, fault: PlannedFault) -> None:
         self.tell(None, f"fault: {fault}")
         span_ns = round(fault.span_s * _SECOND_NS)
         if fault.kind in plans.NOBODYS:
