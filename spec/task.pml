@@ -23,7 +23,7 @@
 #define GONE (WORKERS + 1)
 
 mtype = { ready, claimed, finished, blocked, aborted };                       /* states; `finished` is the board's "done" */
-mtype = { idle, took, holds, looked, adopted, moved, follows, offered };      /* where a worker is in its steps */
+mtype = { idle, took, holds, reports_it, looked, adopted, saw, moved, offered };   /* where a worker is in its steps */
 
 /* The cells. */
 mtype state = ready;
@@ -61,21 +61,16 @@ byte reports;                  /* and how many reports of its end counted */
 
 hidden byte i, found;
 
-/* That the lead is told of the end has one gap: while another worker lets the lapsed claim of a late owner go, the owner
-   reports, and is killed before it has told the lead; then the other takes the note away. -DLEAD=1 lets Spin show it. */
-#ifndef LEAD
-#define LEAD_IS_TOLD skip
-#else
+/* The lead is told, or somebody is at it, or the note lets the next look find it. */
 #define LEAD_IS_TOLD \
     found = (state != finished || told || note != 0); \
     for (i : 0 .. WORKERS - 1) { \
         if \
-        :: (worker[i].is == moved || worker[i].is == follows) && worker[i].state == finished -> found = true \
+        :: worker[i].is == moved && worker[i].state == finished -> found = true \
         :: else \
         fi \
     }; \
     PROMISE(13_a_kill_between_any_two_writes_loses_nothing, found)
-#endif
 
 inline every_promise() {
     PROMISE(13_a_task_has_one_owner, sure == NOBODY || (state == claimed && MINE(sure)));
@@ -113,8 +108,10 @@ inline move(w, to, next_token, late_owner) {
     worker[w].token = token
 }
 
+inline read_note(w) { worker[w].note = note; worker[w].note_is_same = true }
+
 #define MAY_GROW   (token < TOKENS)
-#define REPORTS(w) (worker[w].is == holds && MINE(w))
+#define REPORTS(w) (worker[w].is == reports_it && state == claimed && MINE(w))
 
 proctype W(byte w) {
 end: do
@@ -135,29 +132,36 @@ end: do
                 if :: indexed && worker[w].index_is_same -> write_index(false) :: else fi;
                 rest(w); every_promise() }
 
-    /* Settling, also by a late owner, while nobody else has claimed the task. A stale one changes nothing. */
+    /* Settling: the note is read, then the task is written. A stale owner changes nothing. */
+    :: d_step { worker[w].is == holds -> read_note(w); worker[w].is = reports_it }
     :: d_step { REPORTS(w) -> reports++; move(w, finished, token, NOBODY); worker[w].ticket = 0; every_promise() }
     :: d_step { REPORTS(w) -> move(w, blocked, token, NOBODY); worker[w].ticket = 0; every_promise() }
     :: d_step { REPORTS(w) && MAY_GROW -> move(w, ready, token + 1, NOBODY); worker[w].ticket = 0; every_promise() }
-    :: d_step { REPORTS(w) -> /* extend */
-                state = claimed; owner = w; last_owner = NOBODY; ended = false; sure = w;
-                if :: note == 0 -> write_note(token) :: else fi; every_promise() }
-    :: d_step { worker[w].is == holds && !MINE(w) -> worker[w].ticket = 0; rest(w) }
+    :: d_step { (worker[w].is == holds || worker[w].is == reports_it) && !MINE(w) -> worker[w].ticket = 0; rest(w) }
 
-    /* Somebody calls it off, or makes it ready again. */
-    :: d_step { worker[w].is == idle && state != finished && state != aborted && MAY_GROW ->
+    /* Extending. A late owner claims the task back, with a note of its own, while nobody else has: also to settle it. */
+    :: d_step { worker[w].is == holds && state == claimed && MINE(w) ->
+                ended = false; sure = w;
+                if :: note == 0 -> write_note(token) :: else fi; every_promise() }
+    :: d_step { (worker[w].is == holds || worker[w].is == reports_it) && state == ready && MINE(w) ->
+                rest(w); state = claimed; owner = w; last_owner = NOBODY; ended = false; sure = w;
+                worker[w].is = took; every_promise() }
+
+    /* Somebody calls it off, or makes it ready again; the note was read before. */
+    :: d_step { worker[w].is == idle -> read_note(w); worker[w].is = saw }
+    :: d_step { worker[w].is == saw && state != finished && state != aborted && MAY_GROW ->
                 move(w, aborted, token + 1, NOBODY); every_promise() }
-    :: d_step { worker[w].is == idle && (state == blocked || state == aborted) && MAY_GROW ->
+    :: d_step { worker[w].is == saw && (state == blocked || state == aborted) && MAY_GROW ->
                 move(w, ready, token + 1, NOBODY); every_promise() }
 
     /* Looking over the notes: what lapsed is made ready, with the same token; what is at rest is followed. */
-    :: d_step { worker[w].is == idle && note != 0 && LAPSED -> move(w, ready, token, owner); every_promise() }
-    :: d_step { worker[w].is == idle && note != 0 && state != claimed ->
+    :: d_step { worker[w].is == saw && worker[w].note != 0 && LAPSED -> move(w, ready, token, owner); every_promise() }
+    :: d_step { worker[w].is == saw && worker[w].note != 0 && state != claimed ->
                 worker[w].is = moved; worker[w].state = state; worker[w].token = token }
+    :: d_step { worker[w].is == saw -> rest(w) }
 
-    /* What follows: read the note, offer the task or tell the lead, then take away the note that was read. */
-    :: d_step { worker[w].is == moved -> worker[w].note = note; worker[w].note_is_same = true; worker[w].is = follows }
-    :: d_step { worker[w].is == follows ->
+    /* What follows: offer the task or tell the lead, then take away the note that was read. */
+    :: d_step { worker[w].is == moved ->
                 if
                 :: worker[w].state == ready -> write_index(true)
                 :: worker[w].state == finished -> told = true

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -384,6 +387,59 @@ def test_a_late_extension_takes_the_task_back(board: Board, clock: ManualClock) 
     assert board.claim("bob") is None
     clock.advance(61)
     assert claim(board, "bob").token == 2
+
+
+class Killed(BaseException):
+    """Ends one party of a test in the middle of what it does."""
+
+
+def test_the_lead_is_told_of_a_late_done_wherever_its_owner_was_killed(
+    open_room: Callable[..., Room], clock: ManualClock
+) -> None:
+    """Another lets a lapsed claim go; before one of its writes the owner reports, and dies before one of its own."""
+    owner, other = open_room(), open_room()
+    done = 0
+    for looks, writes in itertools.product(range(5), range(7)):
+        id = lead = f"{looks} looks, {writes} writes"
+        owner.board.add(id, lead=lead)
+        late = claim(owner.board, task_id=id, lease_s=5, heartbeat=False)
+        clock.advance(6)
+
+        def report(late: postroom.HeldTask = late, writes: int = writes) -> None:
+            with suppress(Killed), _act_before_write(owner, writes, _die):
+                late.done("late")
+
+        with _act_before_write(other, looks, report):
+            other.board.tasks()
+        for _ in range(3):  # the first lets a claim go that the owner had taken back
+            clock.advance(6)
+            other.board.tasks()
+
+        told = [message.type for message in other.peek(agent=lead)]
+        assert told == (["done"] if other.board.get(id).state == "done" else []), id
+        done += len(told)
+        assert other.board.get(id).state == "done" or claim(other.board, "bob", id).release()
+    assert done >= 10
+
+
+def _die() -> None:
+    raise Killed
+
+
+@contextmanager
+def _act_before_write(room: Room, number: int, act: Callable[[], None]) -> Iterator[None]:
+    """Do something before this room's write of that number, of those in the block."""
+    count = itertools.count()
+
+    def write(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if next(count) == number:
+            act()
+        return real(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("cell_write", "put"):
+            patch.setattr(room.store, name, partial(write, getattr(room.store, name)))
+        yield
 
 
 def test_an_extended_lease_lasts_from_then_on(board: Board, clock: ManualClock) -> None:

@@ -272,11 +272,12 @@ class Board:
             told = {"tell_owner": teller if by_mail else None}
             return ended(value, ABORTED, token=value["token"] + 1, why=said, **told)
 
+        note = self._book.read_note(id)
         aborted = self._book.change(id, decide)
         if aborted is None:
             return False
         self._gateway.store.cell_write(f"{SIGNAL}/{tasks.encoded(id)}", None)  # rings, and leaves nothing behind
-        self._book.follow(aborted)
+        self._book.follow(aborted, note)
         return True
 
     def reopen(self, id: str) -> bool:
@@ -289,9 +290,10 @@ class Board:
                 return None
             return free(value, token=value["token"] + 1, why=None, last_owner=None)
 
+        note = self._book.read_note(id)
         reopened = self._book.change(id, decide)
         if reopened is not None:
-            self._book.follow(reopened)
+            self._book.follow(reopened, note)
         return reopened is not None
 
     def remove(self, id: str) -> bool:

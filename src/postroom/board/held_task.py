@@ -11,7 +11,7 @@ from postroom.core.message import payload_text
 from postroom.errors import Fault, InvalidMessage, PostroomError, RoomClosed
 from postroom.mail.gateway import Deadline, Pause, Steps
 from postroom.mail.received import check_seconds, check_timeout, words
-from postroom.stores.contract import topic_cells
+from postroom.stores.contract import ANY, topic_cells
 
 from . import task
 from .records import SIGNAL, Book, ended, free
@@ -89,22 +89,21 @@ class HeldTask:
         """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost."""
         span_s = self.lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
         self._book.gateway.check_open()
+        was_let_go = False
 
         def decide(value: Value) -> Value | None:
+            nonlocal was_let_go
             if not self._is_mine(value):
                 return None
+            was_let_go = self._was_let_go(value)
             mine = {"state": CLAIMED, "owner": self.agent, "process": self._process, "last_owner": None, "why": None}
-            return {
-                **value,
-                **(mine if value["state"] == READY else {}),
-                **task.lease_fields(self._book.clock, span_s),
-            }
+            return {**value, **(mine if was_let_go else {}), **task.lease_fields(self._book.clock, span_s)}
 
         extended = self._book.change(self.id, decide)
         if extended is None:
             self.look()
-        else:
-            self._book.note_claim(extended, expect=0)
+        else:  # claimed back: also over the note that another is about to take away
+            self._book.note_claim(extended, expect=ANY if was_let_go else 0)
         return extended is not None
 
     def wait_aborted(self, timeout_s: float | None = None) -> bool:
@@ -133,23 +132,36 @@ class HeldTask:
         if self.settled is not None:
             return False
         self._book.gateway.check_open()
-        again: list[Value] = []
+        seen: Value = {}
 
         def decide(value: Value) -> Value | None:
-            if value["state"] == state != READY and value["token"] == self.token and value["owner"] == self.agent:
-                again.append(value)  # it was written, and what follows from it was not finished
-                return None
-            return change(value) if self._is_mine(value) else None
+            nonlocal seen
+            seen = value
+            return change(value) if value["state"] == CLAIMED and self._is_mine(value) else None
 
-        settled = self._book.change(self.id, decide) or (again[-1] if again else None)
+        note = self._book.read_note(self.id)
+        settled = self._book.change(self.id, decide)
+        while settled is None and seen and self._was_let_go(seen) and self.extend():
+            note = self._book.read_note(self.id)
+            settled = self._book.change(self.id, decide)
+        if settled is None and seen and self._settled_before(seen, state):
+            settled = seen
         if settled is None:
             self.look()
         else:
-            self._book.follow(settled)
+            self._book.follow(settled, note)
         self.settled = settled is not None
         if self.forget is not None:
             self.forget(self)
         return self.settled
+
+    def _was_let_go(self, value: Value) -> bool:
+        """Whether its lease ended, and nobody has claimed it since."""
+        return bool(value["state"] == READY) and self._is_mine(value)
+
+    def _settled_before(self, value: Value, state: str) -> bool:
+        """Whether it was written, and what follows from it was not finished."""
+        return bool(value["state"] == state != READY and value["token"] == self.token and value["owner"] == self.agent)
 
     def look(self) -> None:
         """See whether it was aborted or taken."""

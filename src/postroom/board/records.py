@@ -9,7 +9,9 @@
 A claim writes the task, then `board-claim`. The end of a claim writes the task, then does what follows (the bucket, the
 signal to the lead, the tasks that waited for it), and takes `board-claim` away last. Each of these steps may be done
 twice. So a look over the few `board-claim` cells finishes what a dead process had begun, and no claim is missed:
-an entry of the index whose task is claimed is taken out only when its `board-claim` is there.
+an entry of the index whose task is claimed is taken out only when its `board-claim` is there; only a claimed task is
+settled, so a late owner claims it back first, and writes `board-claim` anew; and `board-claim` is taken away only as it
+was read before the task was, so that none is lost which was written meanwhile. spec/task.pml says the same.
 """
 
 from __future__ import annotations
@@ -179,6 +181,10 @@ class Book:
         note = {"token": value["token"], "process": value["process"]}
         self.store.cell_write(CLAIMS + encoded(value["id"]), note, expect=expect)
 
+    def read_note(self, id: str) -> Cell | None:
+        """The note of a task's claim, for `follow`: to be read before the task is read or changed."""
+        return self.store.cell_read(CLAIMS + encoded(id))
+
     def take_next(self, claim: Claim) -> Value | None:
         """Claim the first task that can be claimed; None when there is none."""
         for bucket in self.index.buckets():
@@ -208,10 +214,13 @@ class Book:
 
     # Ending a claim, and what follows
 
-    def follow(self, value: Value) -> None:
-        """Do what follows from a task's state, and then forget its claim. May be done twice, and by anybody."""
-        name = CLAIMS + encoded(value["id"])
-        note = self.store.cell_read(name)
+    def follow(self, value: Value, note: Cell | None) -> None:
+        """Do what follows from a task's state, and then forget its claim. May be done twice, and by anybody.
+
+        `note` was read before the task was. One that was written since stays: it may be that of a late owner, which
+        took the task back and reports something else (tests/board/test_board.py:
+        test_the_lead_is_told_of_a_late_done_wherever_its_owner_was_killed).
+        """
         reached("board.moved")
         if value["state"] == READY:
             self.offer([value])
@@ -220,7 +229,7 @@ class Book:
         self._tell(value)
         reached("board.followed")
         if note is not None and _token(note) <= value["token"]:  # a later claim keeps its own note
-            self.store.cell_write(name, None, expect=note.version)
+            self.store.cell_write(note.name, None, expect=note.version)
 
     def offer(self, values: Iterable[Value]) -> None:
         """Put those of these tasks into the index that can be claimed."""
@@ -291,11 +300,11 @@ class Book:
         if found is None:
             self.store.cell_write(note.name, None, expect=note.version)
         elif found.value["state"] != CLAIMED:
-            self.follow(found.value)
+            self.follow(found.value, note)
         elif self.lapse(found.value) is not None:
             released = self.change(found.value["id"], self._lapsed)
             if released is not None:
-                self.follow(released)
+                self.follow(released, note)
         else:
             self._give_lease(found.value)  # an edit by hand may have taken it away
 
