@@ -27,9 +27,9 @@ BIN := $(ENV)/bin
 STAMP := $(ENV)/.installed
 # The first thing in an environment that is made here, so that also a half-made one is known.
 OURS := $(ENV)/.made-by-make
-# Most tests wait for processes to die and clocks to run out: four at a time take half as long, also on two cores.
+# Most tests wait for processes to die and clocks to run out: six at a time leave two cores no rest.
 # The storms of test-long are alone, as those who read their figures expect. TESTS_AT_ONCE=1 for a debugger.
-TESTS_AT_ONCE ?= 4
+TESTS_AT_ONCE ?= 6
 SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist worksteal)
 
 # Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.
@@ -77,8 +77,8 @@ test: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 $(ENV)/.llama $(ENV)/.collected
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not long"
 
-# In a new environment the tests are collected once, beside the last of the installing: four processes that find none of
-# them compiled compile all of them four times, ten seconds each. What is wrong with one, the run itself will tell.
+# In a new environment the tests are collected once, beside the last of the installing: six processes that find none of
+# them compiled compile all of them six times, ten seconds each. What is wrong with one, the run itself will tell.
 $(ENV)/.collected: $(STAMP)
 	@$(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true
 	@touch $@

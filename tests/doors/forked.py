@@ -5,6 +5,7 @@ Loading it takes a second and a half of processor time, which every test with a 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -23,6 +24,7 @@ def _zygote_line() -> socket.socket:
     global _zygote
     if _zygote is None:
         _zygote, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        atexit.register(_zygote.close)
         with theirs:
             words = [sys.executable, "-m", "tests.doors.forked", str(theirs.fileno())]
             silent: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
