@@ -62,20 +62,21 @@ byte reports;                  /* and how many reports of its end counted */
 hidden byte i, found;
 
 /* The lead is told, or somebody is at it, or the note lets the next look find it. */
-#define LEAD_IS_TOLD \
-    found = (state != finished || told || note != 0); \
-    for (i : 0 .. WORKERS - 1) { \
-        if \
-        :: worker[i].is == moved && worker[i].state == finished -> found = true \
-        :: else \
-        fi \
-    }; \
+inline lead_is_told() {
+    found = (state != finished || told || note != 0);
+    for (i : 0 .. WORKERS - 1) {
+        if
+        :: worker[i].is == moved && worker[i].state == finished -> found = true
+        :: else
+        fi
+    };
     PROMISE(13_a_kill_between_any_two_writes_loses_nothing, found)
+}
 
 inline every_promise() {
     PROMISE(13_a_task_has_one_owner, sure == NOBODY || (state == claimed && MINE(sure)));
     PROMISE(13_not_done_again, reports <= 1 && (reports == 0 || state == finished));
-    LEAD_IS_TOLD
+    lead_is_told()
 }
 
 /* ---- Parts of the steps ---- */
