@@ -104,6 +104,41 @@ def test_who_leaves_with_a_hint_passes_it_on(bells):
         waiter.close()
 
 
+def meanwhile(bells, monkeypatch, act):
+    """Let something happen once when a ringer has chosen its waiter, and has not rung it yet."""
+    rings, acts = bells.spinning.rings, [act]
+    monkeypatch.setattr(bells._clock, "random", lambda: 0)  # the first one is chosen
+
+    def ring_after_that(slot):
+        if acts:
+            acts.pop()()
+        rings(slot)
+
+    monkeypatch.setattr(bells.spinning, "rings", ring_after_that)
+
+
+def test_who_leaves_at_the_moment_it_is_rung_takes_no_hint_with_it(tmp_path, monkeypatch):
+    bells = Bells(tmp_path, ManualClock())
+    first, other = bells.listen(["work"]), bells.listen(["work"])
+    meanwhile(bells, monkeypatch, first.close)
+    bells.ring([], ["work"])
+    assert rung(other) == [True]
+    other.close()
+    bells.close()
+
+
+def test_who_was_rung_by_two_at_once_and_leaves_with_one_message_passes_the_other_hint_on(tmp_path, monkeypatch):
+    bells = Bells(tmp_path, ManualClock())
+    first, other = bells.listen(["work"]), bells.listen(["work"])
+    meanwhile(bells, monkeypatch, lambda: bells.ring([], ["work"]))
+    bells.ring([], ["work"])
+    assert rung(first, other) == [True, False]
+    first.close()
+    assert rung(other) == [True]
+    other.close()
+    bells.close()
+
+
 def test_a_waiter_with_more_topics_than_fit_hears_everything(bells):
     with bells.listen([f"t{n}" for n in range(TOPICS + 1)]) as waiter:
         bells.ring(["something else"])

@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,27 @@ def test_several_messages_at_once_hint_several(bells: Bells, switchboard: Switch
         sitting.sit(name, "work")
     bells.ring([], ["work"] * 40)  # each of them begins somewhere else
     assert len(sitting.hinted()) > 3
+
+
+def test_who_leaves_a_board_at_the_moment_it_is_rung_takes_no_hint_with_it(
+    bells: Bells, switchboard: Switchboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ringer has chosen it, and has not rung it yet."""
+    at_board = Sitting(switchboard)
+    first = at_board.sit("first", "work")
+    at_board.sit("other", "work")
+    seats_for = bells.page.seats_for
+
+    def leave_when_chosen(marks: Iterable[bytes], flags: bytes) -> list[tuple[int, list[int]]]:
+        chosen = seats_for(marks, flags)
+        first.close()
+        return chosen
+
+    monkeypatch.setattr(bells.page, "seats_for", leave_when_chosen)
+    monkeypatch.setattr(SYSTEM, "random", lambda: 0)
+    bells.ring([], ["work"])
+    assert at_board.hinted() == {"other"}
+    at_board.waiters["other"].close()
 
 
 def test_who_leaves_a_board_with_a_hint_passes_it_on(bells: Bells, switchboard: Switchboard) -> None:

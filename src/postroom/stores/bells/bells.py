@@ -69,11 +69,15 @@ class Bells:
         # begin elsewhere each time, so that the work goes round; pass over waiters that died
         start = int(self._clock.random() * len(places))
         for place, seat in places[start:] + places[:start]:
-            if (
+            rung = (
                 self._strike(place)
                 if seat < 0
                 else switchboards.ring_switchboard(self.page, self.sockets, place, [seat], aloud=True)
-            ):
+            )
+            # Rung first, then looked whether it still waits; a waiter that leaves takes its topics away first, then
+            # looks whether it was rung. So one of the two sees the other (tests/stores/test_bells.py:
+            # test_who_leaves_at_the_moment_it_is_rung_takes_no_hint_with_it).
+            if rung and self.page.waits_for(mark, place, seat):
                 return
 
     def pass_on(self, topics: bytes) -> None:
@@ -173,19 +177,27 @@ class Slot(Waiter):
         self._armed = 0  # the flag that was put up
         self._on_hint: Callable[[], None] | None = None
         self._open = False
+        self._was_rung = False  # since it was armed
         self._left_hints = False  # the waiter before left while it was rung
 
     def arm(self, topics: bytes, on_hint: Callable[[], None] | None) -> None:
         """Begin to wait for these topics."""
         if self._left_hints:
             self._left_hints = False
-            with suppress(BlockingIOError):
-                while self._socket.recv(16):
-                    pass
+            self._take_hints()
+        self._was_rung = False
         self._on_hint = on_hint
         self._topics = topics
         self._armed = self._bells.page.arm(self._number, topics)
         self._open = True
+
+    def _take_hints(self) -> bool:
+        """Take all hints that are here; whether there were any."""
+        taken = False
+        with suppress(BlockingIOError):
+            while self._socket.recv(16):
+                taken = True
+        return taken
 
     def wait(self, timeout_s: float | None) -> bool:
         if timeout_s != 0 and not self._clock.wait_readable((self._fileno,), timeout_s):
@@ -197,6 +209,7 @@ class Slot(Waiter):
             return False
         if self._spinner is not None:
             self._spinner.hinted()
+        self._was_rung = True
         self._page[self._number] = self._armed
         if self._on_hint is not None:
             self._on_hint()
@@ -211,6 +224,7 @@ class Slot(Waiter):
                 try:
                     self._socket.recv(1, socket.MSG_PEEK)
                 except BlockingIOError:
+                    self._was_rung = True  # or its ringer is slow
                     self._page[self._number] = self._armed
         return self._fileno
 
@@ -218,9 +232,12 @@ class Slot(Waiter):
         if not self._open or self._bells.sockets.inherited:  # a forked child leaves its parent's flags alone
             return
         self._open = False
+        self._bells.page.disarm(self._number)  # before it looks whether it was rung: see Bells._ring_one
         self._left_hints = not self._page[self._number]
         self._page[self._number] = 0
-        if self._left_hints:
+        # Two may have rung at the same moment, each for a message of its own, and one hint was taken (there:
+        # test_who_was_rung_by_two_at_once_and_leaves_with_one_message_passes_the_other_hint_on).
+        if self._left_hints or (self._was_rung and self._take_hints()):
             # It leaves with a hint that it never looked after, and that may have been for one waiter only: pass it on
             # (tests/stores/test_bells.py: test_who_leaves_with_a_hint_passes_it_on).
             self._bells.pass_on(self._topics)

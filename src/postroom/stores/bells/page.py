@@ -37,6 +37,7 @@ ARMED_FOR_FEED: Final = 2
 _AS_ARMED: Final = bytes([0, ARMED, ARMED, *range(3, 256)])
 NOBODY: Final = bytes(FLAGS)
 _NO_BOARDS: Final = bytes(SWITCHBOARDS)
+_NO_TOPICS: Final = bytes(SLOT_BYTES)
 #: States of a switchboard: nobody there; asleep, to be woken; awake, it will look at its seats before it sleeps.
 AWAY: Final = 0
 ASLEEP: Final = 1
@@ -92,6 +93,20 @@ class SharedPage:
         self.memory[slot] = flag
         return flag
 
+    def disarm(self, slot: int) -> None:
+        """Say that nobody waits in a slot for anything; its flag is left."""
+        at = FLAGS + slot * SLOT_BYTES
+        self.memory[at : at + SLOT_BYTES] = _NO_TOPICS
+
+    def waits_for(self, mark: bytes, place: int, seat: int) -> bool:
+        """Whether the waiter in a slot, or (seat 0 or more) at a seat of a switchboard, still waits for a topic."""
+        if seat < 0:
+            at = FLAGS + place * SLOT_BYTES
+            return mark in self.memory[at : at + SLOT_BYTES]
+        assert self._switchboards is not None
+        at = place * BOARD_BYTES + 8 + SEATS + seat * TOPIC_BYTES
+        return self._switchboards[at : at + TOPIC_BYTES] == mark
+
     def slots_for(self, marks: Iterable[bytes], flags: bytes) -> list[int]:
         """The slots in which a waiter is armed for one of the topics, in their order."""
         flags = flags[:SLOTS].translate(_AS_ARMED)
@@ -113,7 +128,7 @@ class SharedPage:
         page = self.memory[:]  # a copy: searching that is some ten times faster than searching the map
         found: set[int] = set()
         for mark in marks:
-            # a waiter that left has left its topics there
+            # a waiter that was killed has left its topics there
             found.update(slot for place in _places(mark, page, FLAGS) if page[slot := place // TOPICS])
         return sorted(found)
 
