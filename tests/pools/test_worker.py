@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.support.patience import until
 
+from postroom.core.clock import SYSTEM
 from postroom.errors import (
     EvaluationAborted,
     EvaluatorFailed,
@@ -94,6 +95,13 @@ def test_a_ping_is_answered_while_the_worker_works(make_pool) -> None:
         wait_until_begun(ada)
         assert ada.ping() < 400
         assert request.result().confidence == 0.6
+
+
+def test_a_ping_that_begins_as_the_process_ends_is_told_at_once_and_does_not_use_up_its_time(make_pool) -> None:
+    ada = make_pool("plain").initialize_worker("ada")
+    life = ada.requests.life
+    ada.shutdown()
+    assert life.ping(SYSTEM.steady_ns() + 10**8) is None  # else TimeoutError
 
 
 def test_a_hundred_pings_at_once_get_a_hundred_answers(make_pool) -> None:

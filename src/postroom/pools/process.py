@@ -121,6 +121,8 @@ class Life:
         number = next(_ping_numbers)
         self._pings[number] = answer
         try:
+            if self._left == 0:  # noted first, then looked: see `_count_down`
+                return None
             self.side.send(Ping(number))
             self.side.read_until(lambda: not answer.empty(), until_ns)
             return answer.get(timeout=max(0, until_ns - SYSTEM.steady_ns()) / 1e9)
