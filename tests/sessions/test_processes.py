@@ -359,6 +359,20 @@ def test_the_number_of_a_server_that_somebody_else_reaped_is_left_alone() -> Non
     server.close()
 
 
+def test_a_server_that_another_thread_closed_is_gone_for_its_children_and_no_error() -> None:
+    server = ForkServer([HERE])
+    child = server.start(f"{HERE}:linger")
+    read_frame(child.control)
+    server.close()
+    child.send_signal(signal.SIGTERM)  # nobody has looked yet how it ended
+    lost = server.start(f"{HERE}:linger")
+
+    assert child.wait(PATIENCE_S) == Ended(None, signal.SIGKILL)
+    assert lost.wait(PATIENCE_S) == Ended(None, None)
+    child.close()
+    lost.close()
+
+
 def test_a_server_that_died_is_replaced() -> None:
     first = processes.shared_server([HERE])
     assert processes.shared_server() is first

@@ -211,6 +211,8 @@ class ForkServer:
         """
         frame = json.dumps(what).encode()
         with self._lock, suppress(BrokenPipeError, ConnectionResetError):
+            if self._control.fileno() < 0:  # another thread found it gone, and closed it
+                return
             try:
                 send_frame(self._control, frame, descriptors)
             except BaseException:
@@ -248,16 +250,23 @@ class ForkServer:
         self.ask({"will": key, "target": target, "with": argument})
 
     def close(self) -> None:
-        """End the server; children that still run are killed. Safe to call twice."""
-        self._control.close()
+        """End the server; children that still run are killed. Safe to call twice, and while others ask."""
+        self._hang_up()
         if not self.is_over(_SERVER_PATIENCE_S):
             self.kill()
 
     def kill(self) -> None:
         """End the server at once, however far it is. Its children end with it; wills are not carried out."""
-        self._control.close()
+        self._hang_up()
         self._process.kill()
         self.is_over(_SERVER_PATIENCE_S)
+
+    def _hang_up(self) -> None:
+        """Say nothing more to the server. The number of the socket is not free for another file while a thread asks."""
+        with suppress(OSError):  # it was closed
+            self._control.shutdown(socket.SHUT_RDWR)  # a thread that waits for the server to listen goes on
+        with self._lock:
+            self._control.close()
 
     def forget(self) -> None:
         """After a fork: it belongs to the process before."""
