@@ -137,3 +137,64 @@ def test_a_claim_that_the_log_forgot_loses_no_message(store: FilesStore, root: P
 
     with closing(FilesStore(root, Config(), clock)) as again:
         assert [each.message.id for each in claim(again)] == [id]
+
+
+# After a power cut that took the end of the log, or moves of files
+
+
+def boot(clock: ManualClock, behind_s: float = 0) -> None:
+    clock.jump_wall(-behind_s)
+    clock.reboot()
+
+
+@pytest.mark.parametrize(
+    ("to", "then", "behind_s"),
+    [
+        ("bob", "waits", 3600),
+        ("bob", "claimed", 0),
+        ("bob", "later", 3600),
+        ("bob", "dead", 0),
+        (None, "claimed", 3600),
+        ("b/" * 100, "claimed", 0),
+    ],
+)
+def test_a_message_whose_lines_a_power_cut_took_is_there_with_its_id(
+    to: str | None, then: str, behind_s: float, store: FilesStore, root: Path, clock: ManualClock
+) -> None:
+    """Its file is on the disk since it was sent, and a move of it may be without the line that told of the move."""
+    first_line = (root / ".postroom/log").read_bytes()
+    id = send(store, to, payload={"n": 1})
+    if then != "waits":
+        [delivery] = claim(store, to or "bob", channels=("general",))
+        if then != "claimed":
+            assert store.settle(delivery.ticket, "retry" if then == "later" else "dead", delay_s=60).held
+    store.close()
+    (root / ".postroom/log").write_bytes(first_line)
+    (root / ".postroom/keys").write_bytes(b"")
+    boot(clock, behind_s)
+    FilesStore(root, Config(), clock).close()  # whoever comes first may not stay
+    with closing(FilesStore(root, Config(), clock)) as again:
+        later = send(again, to)
+        assert [(each.message.id, each.message.payload) for each in claim(again, to or "bob", channels=("general",))][
+            :1
+        ] == [(id, {"n": 1})]
+        assert id < later
+
+
+def test_a_message_that_was_done_does_not_come_again_where_a_power_cut_took_the_move_of_its_file(
+    store: FilesStore, root: Path, clock: ManualClock
+) -> None:
+    """The log that was written anew does not tell where the file was before."""
+    store.log_growth_bytes = 10
+    id = send(store)
+    [waiting] = (root / "inbox/bob").iterdir()
+    assert store.settle(claim(store)[0].ticket, "acked").held
+    store.sweep()
+    store.close()
+    [done] = (root / ".postroom/done").rglob("*.json")
+    done.rename(waiting)
+    boot(clock)
+    with closing(FilesStore(root, Config(), clock)) as again:
+        assert not claim(again)
+        assert [message.id for message in again.find(Query()).messages] == [id]
+    assert done.exists() and not waiting.exists()

@@ -6,13 +6,14 @@ looked at when a room is opened, when the watch's queue ran over, and once a sec
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from postroom.core.config import SAFETY_LOOK_S
-from postroom.core.message import Draft, key_of
+from postroom.core.message import DEFAULT_CHANNEL, Draft, key_of
 from postroom.core.states import State
 from postroom.core.system.watch import ANYTHING, FolderWatch, NoWatch, watch_folders
 from postroom.stores.contract import FEED, topic_cells, topic_channel, topic_to
@@ -20,7 +21,7 @@ from postroom.stores.tables import steps
 
 from .board import BOARD, PATIENCE_S, BoardFiles
 from .message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
-from .names import folder_of, is_cut, is_message_file, is_utf8, name_of
+from .names import file_of, folder_of, is_cut, is_message_file, is_utf8, name_of
 from .room import CHANNELS, FileRow, FileTables
 from .tree import OWN, Tree
 
@@ -29,6 +30,8 @@ PORTION: Final = 500
 INBOX: Final = "inbox"
 OUTBOX: Final = "outbox"
 _CHANNEL_FOLDER: Final = f"{INBOX}/{CHANNELS}"
+_CLAIMED: Final = f"{OWN}/claimed"
+_KEY: Final = re.compile("[0-9a-f]{16}")
 _LOOK_NS: Final = round(SAFETY_LOOK_S * 1e9)
 #: A folder's time of change is believed when it is this old: the clocks of file systems are coarse.
 _SETTLED_NS: Final = 1_000_000_000
@@ -234,7 +237,10 @@ class Intake:
         if name is None:
             raise Unreadable(f"{folder} is not an agent's folder; names are percent-encoded there")
         body = read_file(self._tree, path, 2 * room.config.max_payload_bytes + ROUND_IT_BYTES, merge=True)
-        to_agent, channel = (None, name) if folder.startswith(f"{_CHANNEL_FOLDER}/") else (name, None)
+        if folder.startswith(f"{OWN}/"):
+            to_agent, channel = _addressee(body, name if folder.startswith(_CLAIMED) else None)
+        else:
+            to_agent, channel = (None, name) if folder.startswith(f"{_CHANNEL_FOLDER}/") else (name, None)
         is_signal = folder.startswith(f"{OUTBOX}/")
         if is_signal:
             to_agent = body.fields.get("to")
@@ -249,6 +255,8 @@ class Intake:
             raise Unreadable(f"idempotency_key: {draft.idempotency_key!r} was used by {draft.from_agent!r} before")
         if us is None or not ours:
             us = room.next_us()
+        if folder.startswith(f"{OWN}/"):
+            file = file_of(us, draft.type)
         row = room.row_at(draft, to_agent, us, timestamp_ms_of(body, room.clock.wall_ms()), file, path)
         row.dropped = not ours
         if is_signal:
@@ -270,6 +278,47 @@ class Intake:
                 room.claimed_by_hand(question, draft.from_agent)
             steps.settle(room, question, "answered", draft.from_agent, row.id, 0)
 
+    # After a boot. The caller has the lock.
+
+    def strays(self, room: FileTables) -> dict[str, int | None]:
+        """The files of messages that lie where the log does not have them, each with the message's key; None: by hand.
+
+        When the power goes, a move may be on the disk and the line that told of it not, or the line and not the move,
+        unless both were synced (tests/faults/test_power_cut_files.py). What was done and is not in the log stays done.
+        """
+        found: dict[str, int | None] = {}
+        for folder in self._mail_folders():
+            unknown = [
+                path for path in self._messages_in(folder) if path not in room.lying and path not in room.signals
+            ]
+            found.update((path, self._key_of(room, path)) for path in unknown)
+        claimed = [f"{_CLAIMED}/{name}" for name in self._tree.folders(_CLAIMED)]
+        for folder in (*claimed, f"{OWN}/later", f"{OWN}/held", f"{OWN}/dead"):
+            found.update((path, key) for path in self._messages_in(folder) if (key := _key_in(path)) not in room.rows)
+        return found
+
+    def _messages_in(self, folder: str) -> list[str]:
+        return [f"{folder}/{name}" for name in self._tree.names(folder) if is_message_file(name)]
+
+    def _key_of(self, room: FileTables, path: str) -> int | None:
+        with suppress(FileNotFoundError, Unreadable):
+            most_bytes = 2 * room.config.max_payload_bytes + ROUND_IT_BYTES
+            id = read_file(self._tree, path, most_bytes, merge=True).fields.get("id")
+            return key_of(id, room.salt) if isinstance(id, str) else None
+        return None
+
+    def bring_home(self, room: FileTables, strays: dict[str, int | None]) -> None:
+        """Bring these where the log has them; what it does not have is a message again, with the id that it had."""
+        for path, key in strays.items():
+            row = room.rows.get(-1 if key is None else key)
+            if row is None and path.startswith(f"{OWN}/"):
+                self._examine(room, path, room.clock.steady_ns())
+            elif row is not None and row.path != path:
+                if self._tree.kind(row.path) is None:
+                    self._tree.rename(path, row.path)
+                elif self._tree.same(path, row.path):
+                    self._tree.unlink(path)
+
     def look_again(self) -> None:
         """What was taken in last was not written down after all."""
         self._look_everywhere = True
@@ -277,3 +326,19 @@ class Intake:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
+
+
+def _key_in(path: str) -> int | None:
+    """The key that the name of a message's file outside the inboxes begins with."""
+    digits = path.rpartition("/")[2][:16]
+    return int(digits, 16) if _KEY.fullmatch(digits) else None
+
+
+def _addressee(body: Body, claimed_by: str | None) -> tuple[str | None, str | None]:
+    """The agent or the channel that a message outside the inboxes was for."""
+    to, channel = body.fields.get("to", claimed_by), body.fields.get("channel", DEFAULT_CHANNEL)
+    if isinstance(to, str):
+        return to, None
+    if "to" not in body.fields or not isinstance(channel, str):
+        raise Unreadable("it does not say whom it was for")
+    return None, channel

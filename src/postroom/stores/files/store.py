@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -40,6 +40,9 @@ from .names import us_of_key
 from .room import FileTables, LogStep, Prepared, prepare
 from .tree import OWN, TEMP, Tree
 from .waiter import FilesWaiter
+
+#: A power cut takes no more than this of a log's end: files that say that they are from later still are not believed.
+_LOST_MS: Final = 24 * 3600 * 1000
 
 
 class FilesStore(TableStore):
@@ -163,15 +166,23 @@ class FilesStore(TableStore):
     def _after_boot(self, about: About) -> None:
         """The first to come after a boot fixes the room's time, for all, behind everything that happened before.
 
-        The machine may have lost power: the tree follows the whole log once more.
+        The machine may have lost power: the tree follows the whole log once more, and what the log lost is taken in.
         """
-        room_ms = room_start_ms(self.clock, self._last_ms() + 1)
-        base_ns = room_ms * 1_000_000 - self.clock.steady_ns()
+        room, last_ms = self._tables(), self._last_ms()
+        strays = self._intake.strays(room)
+        numbered_ms = [us_of_key(key) // 1000 for key in strays.values() if key is not None]
+        believed_ms = max(last_ms, self.clock.wall_ms()) + _LOST_MS
+        last_ms = max([last_ms, *(each_ms for each_ms in numbered_ms if each_ms < believed_ms)])
+        base_ns = room_start_ms(self.clock, last_ms + 1) * 1_000_000 - self.clock.steady_ns()
         self._about = msgspec.structs.replace(about, boot=self.clock.boot_id(), base_ns=base_ns)
         self._room = None
         if self._looks:
             return
         self._log.set_mark(0)
+        if strays:
+            self._intake.bring_home(room := self._caught_up(), strays)
+            self._commits.commit(room, LogStep(), folders := [])
+            sync_folders(folders)
         self._tree.replace(MARK, msgspec.json.encode(self._about))
         self._tree.sync("", OWN, INBOX)
 
