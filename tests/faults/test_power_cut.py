@@ -38,7 +38,7 @@ from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
-from .after_a_cut import Disk
+from .after_a_cut import Disk, points_of
 from .support import CLAIMED, READY, Look, Nursery, count, seed
 
 pytestmark = pytest.mark.slow
@@ -70,14 +70,6 @@ class Recorded:
     def __init__(self, root: Path, events: list[Event]) -> None:
         self.root = root
         self.events = events
-
-    def points(self, cuts: int, chance: random.Random) -> list[int]:
-        """When to cut: after so many events. Half of the cuts come when a call has just returned."""
-        returned = [number for number, event in enumerate(self.events, 1) if event[0] == "returned"]
-        return [
-            chance.choice(returned) if returned and chance.random() < 0.5 else chance.randrange(len(self.events) + 1)
-            for _ in range(cuts)
-        ]
 
     def cut(self, points: Iterable[int], chance: random.Random) -> Iterator[tuple[dict[str, bytes], list[Promise]]]:
         """What cuts at these moments leave of the files, with what was promised by then."""
@@ -223,7 +215,9 @@ def cut_days(in_memory: Path, keep: Path, sync: str, days: Iterable[int], figure
         # of its own: the cuts of a recording that was kept can be repeated
         chance = random.Random(f"cuts of {sync}{number}")
         try:
-            promised, held = cut_and_check(recorded, day / "night", recorded.points(CUTS_PER_DAY, chance), chance)
+            promised, held = cut_and_check(
+                recorded, day / "night", points_of(recorded.events, CUTS_PER_DAY, chance), chance
+            )
         except FOUND as error:
             shutil.copytree(day, keep / day.name)
             raise AssertionError(f"seed {number}, recording in {keep / day.name}: {error}") from error
@@ -286,7 +280,7 @@ def record_crowd(place: Path, nursery: Nursery, pages: tuple[int, int, int], cal
 def cut_crowd(recorded: Recorded, night: Path, cuts: int, figure: Callable[[str], None]) -> None:
     chance = random.Random(f"crowd{seed()}")
     try:
-        made, survived = cut_and_check(recorded, night, recorded.points(cuts, chance), chance)
+        made, survived = cut_and_check(recorded, night, points_of(recorded.events, cuts, chance), chance)
     except FOUND as error:
         raise AssertionError(f"seed {seed()}, recording beside {recorded.root}: {error}") from error
     writers = {event[1][0] for event in recorded.events if event[0] == "wrote"}
@@ -325,7 +319,7 @@ def test_a_retry_of_the_last_delivery_promises_a_dead_letter(in_memory: Path) ->
         worker.settle("retry")
         worker.store.close()
     recorded, chance = Recorded(root, read_recording(in_memory / "recording")), random.Random(seed())
-    made, survived = cut_and_check(recorded, in_memory / "night", recorded.points(40, chance), chance)
+    made, survived = cut_and_check(recorded, in_memory / "night", points_of(recorded.events, 40, chance), chance)
     assert made == survived > 0
 
 
@@ -478,7 +472,7 @@ def test_the_first_message_of_a_new_room_survives_a_power_cut(
         close()
     recorded, chance = Recorded(root, read_recording(in_memory / "recording")), random.Random(seed())
     assert recorded.is_true()
-    made, survived = cut_and_check(recorded, in_memory / "night", recorded.points(40, chance), chance)
+    made, survived = cut_and_check(recorded, in_memory / "night", points_of(recorded.events, 40, chance), chance)
     assert made == survived > 0
 
 
@@ -527,7 +521,7 @@ def test_these_tests_find_what_would_lose_messages(
         recorded = record_day(in_memory / f"{number}", "full", chance)
         broken = Recorded(recorded.root, break_it(recorded.events))
         try:
-            cut_and_check(broken, in_memory / f"{number}" / "night", broken.points(20, chance), chance)
+            cut_and_check(broken, in_memory / f"{number}" / "night", points_of(broken.events, 20, chance), chance)
         except FOUND:
             return
     raise AssertionError("400 cuts did not find it")
