@@ -345,6 +345,10 @@ class ScheduleJudge:
             if value["state"] == task.CLAIMED and value["process"] is not None and self._is_gone(value["process"]):
                 raise Broken(f"task {name} is still held by {value['owner']}, whose process is dead")
 
+    def has_open(self) -> bool:
+        """Whether there are messages of which nobody has said a last word."""
+        return any(seen.final is None for seen in self.seen.values())
+
     def at_the_end(self, store: Store) -> None:
         """Faults have stopped, time has passed, and what was left was received: nothing may be open."""
         now_ms = self._now_ms()

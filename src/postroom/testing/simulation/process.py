@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from postroom.core.clock import Clock
@@ -61,8 +61,9 @@ class Around(Protocol):
 
     waiters_by_fd: dict[int, Hinted]
 
-    def point(self) -> None:
-        """Others may go on here."""
+    @property
+    def point(self) -> Callable[[], None]:
+        """Call it where others may go on."""
 
     def tell(self, process: Process | None, what: str) -> None:
         """Write a line of the trace."""
@@ -82,7 +83,7 @@ class Around(Protocol):
     def closed(self, process: Process, inner: Store) -> None:
         """A process has closed its store."""
 
-    def readable(self, fds: Iterable[int]) -> set[int]:
+    def readable(self, fds: Sequence[int]) -> list[int]:
         """Those of these descriptors that can be read."""
 
     def waiters(self) -> Iterator[Hinted]:

@@ -66,7 +66,11 @@ class SimulatedProgram:
         self._asked = 0
 
     def run(self) -> None:
-        """Do every operation, again and again until the calm begins; then close the room."""
+        """Do every operation, again and again until the calm begins; then finish that one, and close the room.
+
+        What is left then is received at the end of the schedule. No choice is taken from the seed in the calm, so that
+        to do the rest of the operations there would take time and try little.
+        """
         try:
             for op in self._ops():
                 self._world.point()  # also where the operation takes no step of the store
@@ -83,7 +87,7 @@ class SimulatedProgram:
 
     def _ops(self) -> Iterator[Op]:
         process, ops = self._process, self._process.part.ops
-        while process.next_op < len(ops) or (ops and not self._world.is_calm()):
+        while ops and (process.next_op == 0 or not self._world.is_calm()):
             process.next_op += 1
             yield ops[(process.next_op - 1) % len(ops)]
 

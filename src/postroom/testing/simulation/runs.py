@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
-from unittest.mock import patch
 
 from postroom.board.board import Board
 from postroom.core.config import AGENT_LEASE_S
@@ -66,6 +65,8 @@ RARE: Final = (
 #: After so many schedules what they left is collected: descriptors among it.
 _COLLECT_EVERY: Final = 4
 _ALL: Final = 1000
+#: What is addressed to each agent, and what is addressed to nobody.
+_MAILBOXES: Final = (*((agent, None) for agent in plans.AGENTS), (plans.AGENTS[0], (CHANNEL,)))
 _SECOND_NS: Final = 1_000_000_000
 _runs = [0]
 
@@ -98,15 +99,17 @@ def simulate(seed: int, *, store: str = "memory", steps: int = DEFAULT_STEPS, tr
 
 def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> ScheduleOutcome:
     """Run a plan; the same plan is the same run."""
-    with _quiet() as complaints, patch.object(LISTENER, "on_file", _watch_nothing):
+    with _quiet() as complaints:
         world = World(plan, STORES[store], traced=traced)
         complaints.fail = world.fail
         before = play_threads(world)
+        LISTENER.on_file = _watch_nothing  # type: ignore[method-assign]  # for this schedule
         try:
             world.run(lambda process: SimulatedProgram(world, process).run())
             if world.failure is None:
                 _judge_the_end(world)
         finally:
+            del LISTENER.on_file
             play_threads(before)
             world.close()
     return ScheduleOutcome(plan, world.failure, world.reached, world.step, world.trace or [])
@@ -128,7 +131,8 @@ def _judge_the_end(world: World) -> None:
             _claim_all_tasks(world, world.new_store(last))
         world.judge.nothing_is_held_by_the_dead(store)
         world.clock.now_ns += round(2 * AGENT_LEASE_S * _SECOND_NS)
-        _receive_all(store)
+        if world.judge.has_open():
+            _receive_all(store)
         world.judge.at_the_end(store)
     except Exception as error:
         world.fail(error)
@@ -143,9 +147,8 @@ def _claim_all_tasks(world: World, store: Store) -> None:
 
 
 def _receive_all(store: Store) -> None:
-    for agent in plans.AGENTS:
-        for channels in (None, (CHANNEL,)):
-            store.claim(Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=_ALL, settle=True))
+    for agent, channels in _MAILBOXES:
+        store.claim(Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=_ALL, settle=True))
 
 
 class _Complaints(logging.Handler):

@@ -2,17 +2,20 @@
 
 The product's code blocks and starts threads as it always does. Here each thread waits for a baton of its own, so that
 one of all runs, and the one that has the baton asks the world which is next at every step of the store and at every
-wait. A hand-over costs about ten microseconds. Threads are kept for the next schedule, for starting one costs more.
+wait. A hand-over costs about five microseconds. Threads are kept for the next schedule, for starting one costs more.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 #: A schedule that runs so long in real time hangs: some code waits in a way that the stage does not see.
 _HANGS_S: Final = 60.0
+#: A wait until then is one for ever.
+NEVER_NS: Final = 2**63
 
 
 class Killed(BaseException):
@@ -33,6 +36,8 @@ class _Hand:
         threading.Thread(target=self._run, name="postroom simulation", daemon=True).start()
 
     def _run(self) -> None:
+        if hasattr(os, "SCHED_BATCH"):  # wakes up when the one that woke it waits, not before: a third of the cost
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         while True:
             self.baton.acquire()
             following = self.play()
@@ -57,9 +62,9 @@ class SimulatedThread:
         self.process = process
         self.name = name
         self.over = self.killed = self.waits = False
-        #: While it waits: for these descriptors, until that moment (None: for ever); then which of them could be read.
+        #: While it waits: for these descriptors, until that moment; then which of them could be read.
         self.fds: Sequence[int] = ()
-        self.until_ns: int | None = None
+        self.until_ns = NEVER_NS
         self.ready_fds: list[int] = []
         self.hand: _Hand
 

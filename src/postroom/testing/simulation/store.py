@@ -35,6 +35,7 @@ class SimulatedStore(contract.Store):
         self._inner = inner
         self._open = True
         self.clock = world.clock
+        self._point = world.point
 
     @property
     def process(self) -> str:
@@ -54,7 +55,7 @@ class SimulatedStore(contract.Store):
             raise Killed
         if not self._open:
             raise RoomClosed
-        world.point()
+        self._point()
         if writes and process.fails:
             process.fails -= 1
             process.failed += 1
@@ -240,7 +241,7 @@ class SimulatedWaiter(contract.Waiter):
 
     def has_hint(self) -> bool:
         """Whether a hint lies there."""
-        return self._closed or self._inner.fileno() in self._world.readable((self._inner.fileno(),))
+        return self._closed or bool(self._world.readable((self._inner.fileno(),)))
 
     def take_hint(self) -> bool:
         """Take away the hint that lies there; whether one did."""

@@ -20,7 +20,7 @@ from . import plans
 from .judges import Broken, ScheduleJudge
 from .plans import Plan, PlannedFault
 from .process import Hinted, Process
-from .stage import Killed, SimulatedThread, Stage
+from .stage import NEVER_NS, Killed, SimulatedThread, Stage
 from .store import SimulatedStore
 
 _SECOND_NS: Final = 1_000_000_000
@@ -80,9 +80,10 @@ class World(Threads):
 
     def __init__(self, plan: Plan, make_rooms: Callable[[World], Rooms], *, traced: bool = False) -> None:
         self.plan = plan
-        self.config = Config()
+        self.config = Config(max_deliveries=2)  # so that some messages are delivered for the last time
         self.clock = SimulatedClock(self, plan.seed)
         self.stage = Stage(self)
+        self.point = self.stage.point
         self.judge = ScheduleJudge(self)
         self.failure: BaseException | None = None
         #: What happened, line by line; None unless it is to be told.
@@ -105,7 +106,8 @@ class World(Threads):
         self._left_ns: dict[str, int] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._playing: dict[threading.Thread, SimulatedThread] = {}
-        self._poll: tuple[tuple[int, ...], select.poll] = ((), select.poll())
+        self._waited: dict[int, int] = {}  # the descriptors that somebody waits for: how many do
+        self._poll = select.poll()  # of all these
         self._work: Callable[[Process], None]
         self.rooms = make_rooms(self)
 
@@ -186,9 +188,6 @@ class World(Threads):
         process = self._processes.get(name)
         return None if process is None else process.alive
 
-    def point(self) -> None:
-        self.stage.point()
-
     # Agents
 
     def agent_is_open(self, process: Process) -> None:
@@ -231,64 +230,71 @@ class World(Threads):
         """Let others go on until one of the descriptors can be read, or time is over."""
         me = self.stage.current
         if me is None or timeout_s == 0:
-            return [fd for fd in fds if fd in self.readable(fds)]
+            return self.readable(fds)
         if me.killed:
             raise Killed
         me.fds, me.waits, me.ready_fds = fds, True, []
-        me.until_ns = None if timeout_s is None else self.clock.now_ns + max(1, round(timeout_s * _SECOND_NS))
+        me.until_ns = NEVER_NS if timeout_s is None else self.clock.now_ns + max(1, round(timeout_s * _SECOND_NS))
+        waited = self._waited
+        for fd in fds:
+            waited[fd] = waited.get(fd, 0) + 1
+            self._poll.register(fd, select.POLLIN)
         try:
             self.stage.point()
         finally:
             me.waits = False
+            for fd in fds:
+                waited[fd] -= 1
+                if not waited[fd]:
+                    del waited[fd]
+                    self._poll.unregister(fd)
         return me.ready_fds
 
-    def readable(self, fds: Iterable[int]) -> set[int]:
+    def readable(self, fds: Sequence[int]) -> list[int]:
         """Those of these descriptors that can be read."""
-        wanted = tuple(fds)
-        if not wanted:
-            return set()
-        known, poll = self._poll
-        if known != wanted:
-            poll = select.poll()
-            for fd in wanted:
-                poll.register(fd, select.POLLIN)
-            self._poll = wanted, poll
-        ready = {fd for fd, _ in poll.poll(0)}
-        if self.reached["a hint was late"]:
-            for fd, waiter in self.waiters_by_fd.items():
-                if waiter.late_ns is not None and waiter.late_ns <= self.clock.now_ns and fd in wanted:
-                    ready.add(fd)
-        return ready
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(0)]
+        return ready + self._late(fds) if self._late_by_ns else ready
+
+    def _late(self, fds: Iterable[int]) -> list[int]:
+        """Those of these descriptors at which a hint lies that was held back until now."""
+        now_ns, by_fd = self.clock.now_ns, self.waiters_by_fd
+        waiters = ((fd, by_fd.get(fd)) for fd in fds)
+        return [fd for fd, w in waiters if w is not None and w.late_ns is not None and w.late_ns <= now_ns]
 
     # Choosing
 
     def decide(self) -> SimulatedThread | None:
         """Who goes on now; None when the schedule is over."""
+        step, self.step = self.step, self.step + 1
         try:
-            return self._decide()
+            while self._faults and self._faults[-1].step <= step:
+                self._do(self._faults.pop())
+            pick = self.plan.picks[step] if step < self._steps else self._calm_pick(step)
+            me = self.stage.current
+            if self.failure is not None:
+                return None
+            if pick < _GO_ON and me is not None and not (me.waits or me.over):
+                process = me.process
+                if process.alive and process.frozen_ns is None:
+                    return me
+            return self._choose(step, pick, me)
         except Killed:
             raise
         except Exception as error:
             self.fail(error)
             return None
 
-    def _decide(self) -> SimulatedThread | None:
-        step, self.step = self.step, self.step + 1
-        while self._faults and self._faults[-1].step <= step:
-            self._do(self._faults.pop())
-        if step < self._steps:
-            pick = self.plan.picks[step]
-        else:
-            pick = 0
-            if self._calm_ns is None:
-                self._calm()
-            if step > _MOST_STEPS:
-                self._stuck(f"after {step} steps")
-        me = self.stage.current
-        if self.failure is not None:
-            return None
-        if me is not None and pick < _GO_ON and self._can_go_on(me):
-            return me
+    def _calm_pick(self, step: int) -> int:
+        if self._calm_ns is None:
+            self._calm()
+        if step > _MOST_STEPS:
+            self._stuck(f"after {step} steps")
+        return 0
+
+    def _choose(self, step: int, pick: int, me: SimulatedThread | None) -> SimulatedThread | None:
         if not (self._busy or self._restarts) and not self._all_again(step):
             return None
         able = self._able()
@@ -312,10 +318,6 @@ class World(Threads):
         """Whether the faults have stopped."""
         return self.step >= self._steps
 
-    @staticmethod
-    def _can_go_on(actor: SimulatedThread) -> bool:
-        return not (actor.waits or actor.over) and actor.process.alive and actor.process.frozen_ns is None
-
     def _able(self) -> list[SimulatedThread]:
         """The actors that can go on now, in the order in which they came."""
         now_ns = self.clock.now_ns
@@ -324,21 +326,17 @@ class World(Threads):
                 self._thaw(process)
         while self._restarts and self._restarts[0][0] <= now_ns:
             self._restart(self._restarts.pop(0)[1])
-        present: list[SimulatedThread] = []
-        fds: list[int] = []
-        for actor in self.stage.actors:
-            if actor.process.frozen_ns is None:
-                present.append(actor)
-                if actor.waits:
-                    fds += actor.fds
-        ready = self.readable(fds)
+        ready = [fd for fd, _ in self._poll.poll(0)]
+        if self._late_by_ns:
+            ready += self._late(self._waited)
         able = []
-        for actor in present:
+        for actor in self.stage.actors:
             if actor.waits:
-                actor.ready_fds = [fd for fd in actor.fds if fd in ready] if ready else []
-                if not actor.ready_fds and (actor.until_ns is None or actor.until_ns > now_ns):
+                actor.ready_fds = [fd for fd in actor.fds if fd in ready] if ready and actor.fds else []
+                if not actor.ready_fds and actor.until_ns > now_ns:
                     continue
-            able.append(actor)
+            if actor.process.frozen_ns is None:
+                able.append(actor)
         return able
 
     def _pass_time(self) -> None:
@@ -347,9 +345,9 @@ class World(Threads):
         moments += [process.frozen_ns for process in self._latest if process.frozen_ns is not None]
         moments += [waiter.late_ns for waiter in self.waiters_by_fd.values() if waiter.late_ns is not None]
         for actor in self.stage.actors:
-            if actor.waits and actor.until_ns is not None:
+            if actor.waits:
                 moments.append(actor.until_ns)
-        later = [moment for moment in moments if moment > self.clock.now_ns]
+        later = [moment for moment in moments if self.clock.now_ns < moment < NEVER_NS]
         if not later or (self._calm_ns is not None and min(later) - self._calm_ns > _LONGEST_CALM_NS):
             self._stuck("for an hour" if later else "for ever")
         self.clock.now_ns = min(later)
