@@ -4,6 +4,7 @@
 # make test-portable  the suite without what only Linux has (POSTROOM_SHARE=1/7 runs a seventh of it)
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/28 runs a 28th of them)
 # make prove       exhaust the specification in spec/ (minutes; needs spin and gcc), and see that mistakes in it are found
+# make mutants     put faults into copies of the product, and see which layer of the tests finds each (an hour; MUTANTS="fence")
 # make model       a small model for the tests of real inference (100 MB; test-long makes it)
 # make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
 # make docs        build the site into build/site, every link checked
@@ -35,7 +36,7 @@ SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist wo
 # Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs bench check lint types test test-portable test-long test-agents prove model dist clean
+.PHONY: help demo docs bench check lint types test test-portable test-long test-agents prove mutants model dist clean
 .DELETE_ON_ERROR:
 
 help:
@@ -92,6 +93,9 @@ test-long: $(STAMP) model
 prove: $(STAMP)
 	$(BIN)/python spec/prove.py
 	$(BIN)/python spec/prove.py --mutants
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.proof.mutants $(MUTANTS)
 
 # A real llama.cpp (33 MB), with which `make test` asks a model of random weights; where there is none for the machine,
 # those tests are left out, and named.
