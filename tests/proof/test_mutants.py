@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.proof.mutants import MUTANTS
 from tests.proof.mutants.__main__ import attempt
-from tests.proof.mutants.layers import AREAS, LAYERS, Layer, LayerFailed, look, spoilt
+from tests.proof.mutants.layers import AREAS, LAYERS, Layer, LayerFailed, look
 from tests.support import ROOT
 from tests.support.patience import PATIENCE_S, until
 
@@ -67,18 +67,16 @@ def test_a_mutant_that_the_first_layers_pass_is_found_by_a_later_one_which_is_na
     assert trial.find.said.startswith("test_")
 
 
-def test_a_layer_that_does_not_end_hangs_and_is_ended() -> None:
+def test_a_layer_that_does_not_end_hangs_and_is_ended(tmp_path: Path) -> None:
     layer = Layer("sleeper", 0.5, lambda _: [])
-    with spoilt(None) as folder:
-        seen = look(layer, ["-c", "import time; time.sleep(10_000)"], folder)
+    seen = look(layer, ["-c", "import time; time.sleep(10_000)"], tmp_path)
     assert (seen.found, seen.hangs) == (False, True)
-    assert not folder.exists()
 
 
-def test_a_layer_that_cannot_run_is_not_taken_for_a_find() -> None:
+def test_a_layer_that_cannot_run_is_not_taken_for_a_find(tmp_path: Path) -> None:
     layer = Layer("broken", PATIENCE_S, lambda _: [])
-    with spoilt(None) as folder, pytest.raises(LayerFailed, match=r"broken ended with 4"):
-        look(layer, ["-c", "raise SystemExit(4)"], folder)
+    with pytest.raises(LayerFailed, match=r"broken ended with 4"):
+        look(layer, ["-c", "raise SystemExit(4)"], tmp_path)
 
 
 STARTER = """
@@ -89,10 +87,8 @@ sys.exit(1)
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="this system does not tell what others started")
-def test_what_a_run_has_started_ends_with_it() -> None:
-    layer = Layer("starter", PATIENCE_S, lambda _: [])
-    with spoilt(None) as folder:
-        seen = look(layer, ["-c", STARTER], folder)
+def test_what_a_run_has_started_ends_with_it(tmp_path: Path) -> None:
+    seen = look(Layer("starter", PATIENCE_S, lambda _: []), ["-c", STARTER], tmp_path)
     assert seen.found
     until(lambda: has_ended(int(seen.said)), "what the layer had started still runs")
 

@@ -89,16 +89,12 @@ def attempt(mutant: Mutant, layers: tuple[Layer, ...]) -> Trial:
     return Trial(mutant, looks)
 
 
-def summary(trials: list[Trial]) -> str:
+def summary(trials: list[Trial], within_s: float = SIMULATED_S) -> str:
     """How many were found, and by which layers."""
     finds = Counter(trial.find.layer for trial in trials if trial.find is not None)
     by_layer = ", ".join(f"{finds[layer.name]} by {layer.name}" for layer in LAYERS if finds[layer.name])
     simulated = finds[LAYERS[0].name]
-    share = (
-        f"{simulated} ({100 * simulated / len(trials):.0f} %) by simulation within {SIMULATED_S:.0f} s"
-        if trials
-        else ""
-    )
+    share = f"{simulated} ({100 * simulated / len(trials):.0f} %) by simulation within {within_s:g} s" if trials else ""
     return f"{finds.total()} of {len(trials)} mutants found: {by_layer or 'none'}; {share}"
 
 
@@ -127,6 +123,9 @@ def main() -> int:
     )
     parser.add_argument("words", nargs="*", help="only mutants with one of these in their file or name")
     parser.add_argument("--layer", action="append", choices=[layer.name for layer in LAYERS], help="only this layer")
+    parser.add_argument(
+        "--within", type=float, default=SIMULATED_S, metavar="SECONDS", help="how long is simulated (default: 60)"
+    )
     parser.add_argument("--list", action="store_true", help="list the mutants")
     parser.add_argument("--unspoilt", action="store_true", help="run the layers on the code as it is")
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
@@ -138,7 +137,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    layers = tuple(layer for layer in LAYERS if not asked.layer or layer.name in asked.layer)
+    simulation = LAYERS[0]._replace(limit_s=asked.within)
+    layers = tuple(layer for layer in (simulation, *LAYERS[1:]) if not asked.layer or layer.name in asked.layer)
     if asked.list:
         print("\n".join(each.title for each in chosen))
         return 0
@@ -157,17 +157,21 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        _tell(trials, in_json=asked.json)
+        _tell(trials, asked.within, in_json=asked.json)
         return 130
-    _tell(trials, in_json=asked.json)
+    _tell(trials, asked.within, in_json=asked.json)
     return 0 if all(trial.find is not None for trial in trials) else 1
 
 
-def _tell(trials: list[Trial], *, in_json: bool) -> None:
+def _tell(trials: list[Trial], within_s: float, *, in_json: bool) -> None:
     if in_json:
-        print(json.dumps({"mutants": [trial.to_dict() for trial in trials], "summary": summary(trials)}, indent=2))
+        print(
+            json.dumps(
+                {"mutants": [trial.to_dict() for trial in trials], "summary": summary(trials, within_s)}, indent=2
+            )
+        )
     else:
-        print(f"\n{summary(trials)}")
+        print(f"\n{summary(trials, within_s)}")
 
 
 if __name__ == "__main__":

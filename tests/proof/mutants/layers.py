@@ -191,9 +191,11 @@ def look(layer: Layer, words: list[str], folder: Path) -> Look:
         _end(process, mark)
     if layer.finds:
         match = re.search(layer.finds, said, re.MULTILINE)
-        if match is None and is_over:
+        if match is None and is_over and code != 1:
             raise LayerFailed(f"{layer.name} ended with {code}:\n{said[-2000:]}")
-        return Look(layer.name, match is not None, silent_s > layer.limit_s / 2, seconds, match[1] if match else "")
+        last = said.strip().rpartition("\n")[2] if is_over else ""
+        found = match is not None or is_over
+        return Look(layer.name, found, silent_s > layer.limit_s / 2, seconds, match[1] if match else last)
     if code not in (0, 1, None):
         raise LayerFailed(f"{layer.name} ended with {code}:\n{said[-2000:]}")
     return Look(layer.name, code == 1, code is None, seconds, _failed_test(said) if code == 1 else "")
