@@ -56,6 +56,36 @@ def bare(folder: Path) -> apsw.Connection:
     return apsw.Connection(str(folder / "messages.db"))
 
 
+# Hints
+
+
+def put_back(store: SqliteStore) -> None:
+    (delivery,) = store.claim(Want(agent="bob", lease_s=30)).deliveries
+    store.settle(delivery.ticket, "retry")
+
+
+RINGING = {
+    "a send": lambda store: store.put([draft()]),
+    "several sends": lambda store: store.put([draft(), draft("cid")]),
+    "a claim and a retry": put_back,
+    "a cell": lambda store: store.cell_write("plan/a", 1),
+}
+
+
+@pytest.mark.parametrize("step", RINGING)
+def test_a_bell_rings_when_what_it_rings_for_can_be_seen_by_others(step, store, folder, monkeypatch):
+    store.put([draft()])
+    other, versions = bare(folder), []
+    version = other.execute("PRAGMA data_version").get
+    monkeypatch.setattr(
+        store._steps.bells, "ring", lambda *_: versions.append(other.execute("PRAGMA data_version").get)
+    )
+    RINGING[step](store)
+    other.close()
+    assert versions
+    assert len({version, *versions}) == 1 + len(versions), "it rang before the commit"
+
+
 # The plans of the statements
 
 

@@ -114,8 +114,8 @@ _TABLES = (
         "            state, ids = None, steps.put(room, puts)\n            if row is not None:\n                # before",
     ),
     Mutant(
-        "stores/tables/store.py", "a step that failed is not taken back",
-        "            except BaseException:\n                self.undo()\n                raise\n", "",
+        "stores/memory/room.py", "what a step that failed had stored stays",
+        "            rows.pop(key, None)\n", "",
     ),
     Mutant(
         "stores/memory/room.py", "a hint reaches one listener of several",
@@ -160,7 +160,13 @@ _SQLITE = (
     ),
     Mutant(
         "stores/sqlite/transactions.py", "the ring comes before the commit",
-        "        file.commit()\n", "        self._steps.ring(moment)\n        file.commit()\n",
+        "        file.commit()\n"
+        "        # only where something changed\n"
+        "        if file.numbers.here.last != self._first or moment.one_each or len(moment.everyone) > 1:\n"
+        "            self._steps.ring(moment)\n",
+        "        if file.numbers.here.last != self._first or moment.one_each or len(moment.everyone) > 1:\n"
+        "            self._steps.ring(moment)\n"
+        "        file.commit()\n",
     ),
     Mutant(
         "stores/sqlite/transactions.py", "a step rings nobody",

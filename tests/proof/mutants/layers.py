@@ -27,7 +27,7 @@ _TESTS_S: Final = 400.0
 #: A test that takes so long hangs, and pytest says so. The longest of them takes a tenth of that.
 _TEST_S: Final = 90
 #: What a run is given to end by itself.
-_GRACE_S: Final = 5.0
+_GRACE_S: Final = 15.0
 #: Stands in the environment of everything that a run has started.
 _MARK: Final = "POSTROOM_MUTANT"
 _SOURCE: Final = ROOT / "src"
@@ -202,7 +202,7 @@ def look(layer: Layer, words: list[str], folder: Path) -> Look:
 
 
 def _failed_test(said: str) -> str:
-    match = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    match = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", said, re.MULTILINE)
     if match is None and "Timeout (" in said:
         return "a test hangs"
     return match[1].rpartition("::")[2] if match is not None else said.strip().rpartition("\n")[2]
