@@ -273,13 +273,14 @@ class NatsRoom:
         ]
 
     def _payloads(self, kepts: Sequence[Kept]) -> dict[str, bytes]:
-        """The large payloads, put together from their parts."""
+        """The large payloads, put together from their parts; an empty one for those that are not whole any more."""
         wanted = [(kept.entry.id, part) for kept in kepts for part in range(kept.entry.parts)]
         found = self.wire.results([self.wire.last(f"b.{id}.{part}") for id, part in wanted])
         payloads: dict[str, bytes] = {}
         for (id, _), part in zip(wanted, found, strict=True):
             payloads[id] = payloads.get(id, b"") + (part.data if part is not None else b"")
-        return {id: payload or b"{}" for id, payload in payloads.items()}
+        sizes = {kept.entry.id: kept.entry.size for kept in kepts}
+        return {id: payload if len(payload) == sizes[id] else b"{}" for id, payload in payloads.items()}
 
     # Processes
 
