@@ -11,7 +11,8 @@ removals are lost from some moment on, whatever became of other files. A move ta
 file has both. Without its name a folder is gone with all that is in it.
 
 This is harsher than real disks, and allowed by what a system promises: fdatasync keeps data and the length to reach it, and fsync
-of a folder keeps its names. `by_path` is how the file systems of Linux go beyond that: what is synced keeps the names that it has.
+of a folder keeps its names. Where a recording names files by their paths, it is a disk like those of Linux, which go beyond that:
+what is synced keeps the names that it has, and so do the folders on the way to it.
 """
 
 from __future__ import annotations
@@ -162,17 +163,17 @@ Names = dict[Folder, dict[str, File | Folder]]
 
 @dataclass(eq=False, slots=True)
 class Sync:
-    """A sync under way: when it began, and of what."""
+    """A sync under way: when it began, and of what; and that with the folders on the way to it, if their names are kept."""
 
     began: int
     what: File | Folder
+    way: Sequence[File | Folder] = ()
 
 
 class Disk:
     """The files below a folder, as a recording tells of them."""
 
-    def __init__(self, root: Path, *, by_path: bool = False) -> None:
-        """`by_path`: its events name files by their paths at that moment, and what is synced keeps its names."""
+    def __init__(self, root: Path) -> None:
         self._root = root
         self._top = Folder()
         self._inodes: dict[int, Folder] = {root.stat().st_ino: self._top}
@@ -180,7 +181,6 @@ class Disk:
         self._syncs: dict[Handle, Sync] = {}
         self._names: list[NameChange] = []
         self._names_of: dict[File | Folder, list[NameChange]] = {}  # what happened to its names, and is not safe
-        self._by_path = by_path
         self._number = 0
 
     def play(self, event: Event) -> None:
@@ -213,9 +213,10 @@ class Disk:
 
     def _begin_sync(self, ticket: Handle, of: Any) -> None:
         if isinstance(of, str):
-            what: File | Folder | None = self._at(of)
-        else:
-            what = self._inodes.get(of) if isinstance(of, int) else self._handles[of]
+            above = [str(path) for path in PurePath(of).parents if path.is_relative_to(self._root)]
+            self._syncs[ticket] = Sync(self._number, self._at(of), [self._at(path) for path in (of, *above)])
+            return
+        what = self._inodes.get(of) if isinstance(of, int) else self._handles[of]
         if what is not None:  # else it is a folder above
             self._syncs[ticket] = Sync(self._number, what)
 
@@ -223,8 +224,8 @@ class Disk:
         sync = self._syncs.pop(ticket, None)
         if sync is not None:
             sync.what.sync(sync.began)
-            if self._by_path:
-                _keep(self._names_of.get(sync.what, []), sync.began)
+            for each in sync.way:
+                _keep(self._names_of.get(each, []), sync.began)
 
     def _play_name(self, kind: str, first: Any, *rest: Any) -> None:
         """A name came, or went, or was used."""
@@ -348,7 +349,7 @@ def _files(folder: Folder, look: Any, at: PurePath) -> Iterable[tuple[str, File]
 
 def is_whole(root: Path, events: Iterable[Event], but: Callable[[str], bool] = lambda _: False) -> bool:
     """Whether a recording by paths tells of all that was done: played to its end, it gives the files that are there."""
-    disk = Disk(root, by_path=True)
+    disk = Disk(root)
     for event in events:
         disk.play(event)
     files = [path for path in root.rglob("*") if path.is_file() and not but(str(path))]

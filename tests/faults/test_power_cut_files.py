@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT
 
 ROOM = Path("project", "room")
 SYNCS = {"full": "full,full,full", "normal": "normal,normal,normal", "mixed": "full,normal,full"}
-CUTS_PER_DAY = 15
+CUTS_PER_DAY = 40
 #: What processes write through a map of it, or the system by itself. It is made anew after a boot.
 UNSEEN = ("alive", "bells")
 
@@ -130,7 +130,7 @@ class Tally(Counter[str]):
 
 def cut_and_check(root: Path, events: list[Event], night: Path, points: Iterable[int], chance: random.Random) -> Tally:
     """Cut a recording at these moments, and check."""
-    disk, tally, played = Disk(root, by_path=True), Tally(), 0
+    disk, tally, played = Disk(root), Tally(), 0
     for point in sorted(points):
         for event in events[played:point]:
             disk.play(event)
@@ -160,12 +160,12 @@ def cut_and_check(root: Path, events: list[Event], night: Path, points: Iterable
 def cut_days(
     in_memory: Path, keep: Path, sync: str, cuts: int, first: int, figure: Callable[[str], None], way: str = "alone"
 ) -> None:
-    tally = Tally()
-    for number in range(first, first + -(-cuts // CUTS_PER_DAY)):
+    tally, per_day = Tally(), min(cuts, CUTS_PER_DAY)
+    for number in range(first, first + -(-cuts // per_day)):
         day, chance = in_memory / f"day{number}", random.Random(f"files{sync}{number}")
         root, events = record_day(day, sync, chance, way)
         try:
-            tally += cut_and_check(root, events, day / "night", points_of(events, CUTS_PER_DAY, chance), chance)
+            tally += cut_and_check(root, events, day / "night", points_of(events, per_day, chance), chance)
         except Exception as error:
             shutil.copytree(day, keep / day.name, symlinks=True, ignore=shutil.ignore_patterns("sockets"))
             raise AssertionError(f"seed {number}, recording in {keep / day.name}: {error}") from error

@@ -65,7 +65,13 @@ class Server:
     """One nats-server with its folder. It can be killed and started again, and finds what it kept."""
 
     def __init__(
-        self, folder: Path, name: str = "alone", port: int | None = None, more: str = "", max_file: str = "8G"
+        self,
+        folder: Path,
+        name: str = "alone",
+        port: int | None = None,
+        more: str = "",
+        max_file: str = "8G",
+        sync_interval: str = "always",
     ) -> None:
         self.folder = folder
         self.name = name
@@ -77,13 +83,17 @@ class Server:
         store = folder / "store"
         self._config.write_text(
             f'server_name: "{name}"\nlisten: "127.0.0.1:{self.port}"\n{more}\n'
-            f'jetstream {{ store_dir: "{store}", max_mem: 256M, max_file: {max_file}, sync_interval: always }}\n',
+            f'jetstream {{ store_dir: "{store}", max_mem: 256M, max_file: {max_file}, sync_interval: {sync_interval} }}\n',
             encoding="utf-8",
         )
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        """What starts it."""
+        return [need_server(), "-c", str(self._config), "-l", str(self.folder / "log")]
 
     def start(self) -> None:
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -93,7 +103,7 @@ class Server:
                 libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
         self._process = subprocess.Popen(
-            [need_server(), "-c", str(self._config), "-l", str(self.folder / "log")],
+            self.command(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
