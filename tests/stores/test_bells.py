@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -207,6 +208,7 @@ def test_a_room_deep_in_the_tree_has_bells_too(tmp_path):
 LISTENER = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from postroom.stores.bells.bells import Bells
 from postroom.core.clock import SYSTEM
 with Bells(Path(sys.argv[1]), SYSTEM).listen(["a"]) as waiter:
@@ -232,9 +234,19 @@ def test_the_place_of_a_killed_process_is_free_again_and_does_not_swallow_a_ring
     with start_listener(tmp_path) as child:
         child.kill()
     with bells.listen(["a"]) as waiter:
-        for _ in range(20):  # ringing one passes over the dead wherever it begins
+        for _ in range(20):
             bells.ring([], ["a"])
             assert rung(waiter) == [True]
+
+
+@pytest.mark.parametrize("begins", [0.0, 0.99], ids=["at the living", "at the dead"])
+def test_ringing_one_passes_over_the_dead_wherever_it_begins(begins, bells, tmp_path, monkeypatch):
+    with bells.listen(["a"]) as waiter:  # which has the first place
+        with start_listener(tmp_path) as child:
+            child.kill()
+        monkeypatch.setattr(bells, "_clock", SimpleNamespace(random=lambda: begins))
+        bells.ring([], ["a"])
+        assert rung(waiter) == [True]
 
 
 def test_two_rooms_do_not_hear_each_other(tmp_path):

@@ -152,7 +152,8 @@ def spoilt(mutant: Mutant | None) -> Iterator[Path]:
     """A folder with a copy of the sources in `src`, that mutant among them, and with room for temporary files."""
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        (folder / "tmp").mkdir()
+        folder.chmod(0o711)  # tests act as other users, with the copy, in folders below
+        (folder / "tmp").mkdir(mode=0o711)
         shutil.copytree(_SOURCE, folder / "src")
         if mutant is not None:
             file = folder / "src" / "postroom" / mutant.file
