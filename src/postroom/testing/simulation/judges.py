@@ -15,7 +15,7 @@ from postroom.core.message import Draft
 from postroom.core.states import State
 from postroom.sessions.deadlock import channel_of
 from postroom.sessions.record import DEADLOCK
-from postroom.stores.contract import Delivery, Settled, Store, Ticket, Want, topic_to
+from postroom.stores.contract import ANY, Delivery, Settled, Store, Ticket, Want, topic_channel, topic_to
 
 from .process import Around, Process
 
@@ -27,6 +27,9 @@ _FINAL: Final = {
     "dead": State.DEAD,
 }
 
+
+_MEMBER: Final = "member:"
+_SESSION: Final = "session:"
 
 #: Stands for a member that waits for no mailbox for ever.
 ACTS: Final = ""
@@ -74,6 +77,8 @@ class ScheduleJudge:
         self._failures: dict[str, dict[str, Any]] = {}
         self.over: set[str] = set()  # the sessions that have ended or failed
         self.tasks: dict[str, task.Value] = {}  # as they were written last
+        self._versions: dict[str, int] = {}  # of cells
+        self._standing: dict[str, dict[str, Any]] = {}  # the cells of members
 
     def label(self, id: str) -> str:
         """A message's short name, the same in every run."""
@@ -105,15 +110,20 @@ class ScheduleJudge:
             if not draft.delay_s and draft.ttl_s is None and draft.answer_to is None and not draft.publish:
                 self._lines.setdefault(_line(seen), []).append(seen)
             world.tell(process, f"puts {seen.label} for {to_agent or draft.channel}")
+            self._judge_acts(process, draft.channel)
             self._judge_answer(draft)
-            self._judge_hints(draft)
+            if draft.answer_to is None and not draft.delay_s:
+                self._judge_hints(draft)
 
     def _judge_hints(self, draft: Draft) -> None:
-        """A message was just stored, and no hint has been taken away yet: all that wait for it have one."""
-        if draft.to_agent is not None and draft.answer_to is None:
-            topic = topic_to(draft.to_agent)
-            if any(topic in waiter.topics and not waiter.has_hint() for waiter in self._world.waiters()):
-                raise Broken(f"a message for {draft.to_agent} was stored, and its receiver got no hint")
+        """A message was just made ready, and no hint has been taken away yet: all that wait for it have one.
+
+        Of those that wait at a channel, one has.
+        """
+        topic = topic_channel(draft.channel) if draft.to_agent is None else topic_to(draft.to_agent)
+        hints = [waiter.has_hint() for waiter in self._world.waiters() if topic in waiter.topics]
+        if hints and not (any(hints) if draft.to_agent is None else all(hints)):
+            raise Broken(f"there is a message for {draft.to_agent or draft.channel}, and its receiver got no hint")
 
     def held_by(self, process: Process) -> set[str]:
         """What a process holds, and could not have lost."""
@@ -143,6 +153,7 @@ class ScheduleJudge:
 
     def _claimed_one(self, process: Process, want: Want, delivery: Delivery, seen: Seen) -> None:
         now_ms, token = self._now_ms(), delivery.ticket.token
+        self._judge_acts(process, seen.draft.channel)
         self._world.tell(process, f"claims {seen.label} with token {token}")
         if seen.final is not None:
             raise Broken(f"{seen.label} was delivered again after it was {seen.final.name.lower()}")
@@ -222,6 +233,8 @@ class ScheduleJudge:
                 seen.final = State.DEAD
         else:
             seen.final = _FINAL[outcome]
+        if state is State.READY:
+            self._judge_hints(seen.draft)
 
     def _judge_ticket(self, seen: Seen, ticket: Ticket, *, held: bool) -> None:
         counts = ticket.token == seen.token and not seen.spent and seen.final is None
@@ -253,14 +266,22 @@ class ScheduleJudge:
             self._world.tell(process, f"waits no more for the answer to {self.label(id)}")
             self.seen[id].asker = None
 
-    def cell_written(self, process: Process, name: str, value: object, version: int | None) -> None:
-        """A cell was written; of these, tasks are judged."""
+    def cell_written(self, process: Process, name: str, value: object, expect: int, version: int | None) -> None:
+        """A cell was written, or another version than the expected one was there."""
+        there = self._versions.get(name, 0)
+        if expect != ANY and (expect == there) != (version is not None):
+            raise Broken(f"{process!r} expected version {expect} of {name}, {there} was there: {version}")
         if version is None:
             self._world.happened("a compare-and-set was lost")
             return
-        if name.startswith(task.PREFIX) and isinstance(value, dict):
+        if value is not None and version <= there:
+            raise Broken(f"version {version} of {name} was written after version {there}")
+        self._versions[name] = 0 if value is None else version
+        if name.startswith(_MEMBER):
+            self._member_written(process, name, value)
+        elif name.startswith(task.PREFIX) and isinstance(value, dict):
             self._task_written(process, value)
-        elif name.startswith("session:") and isinstance(value, dict) and "failure" in value:
+        elif name.startswith(_SESSION) and isinstance(value, dict) and "failure" in value:
             self._session_written(process, name, value)
 
     def _task_written(self, process: Process, value: task.Value) -> None:
@@ -292,6 +313,25 @@ class ScheduleJudge:
         return self._world.is_alive(process) is False
 
     # Sessions
+
+    def _member_written(self, process: Process, name: str, value: object) -> None:
+        if isinstance(value, dict):
+            self._standing[name] = value
+            self._world.tell(process, f"is {'blocked' if value['blocked'] else 'not blocked'} in its session")
+        else:
+            self._standing.pop(name, None)
+
+    def _judge_acts(self, process: Process, channel: str) -> None:
+        """A process sent or took mail of a session: its cell must not say that it is blocked."""
+        if channel.startswith(_SESSION):
+            mine = self.standings(process, channel.removeprefix(_SESSION).partition("/")[0])
+            if mine and all(standing["blocked"] for standing in mine):
+                raise Broken(f"{process!r} acts in a session, and its cell says that it is blocked")
+
+    def standings(self, process: Process, session: str = "") -> list[dict[str, Any]]:
+        """What the cells say of a process as a member of sessions, or of that one."""
+        beginning = _MEMBER + session
+        return [s for name, s in self._standing.items() if s["process"] == process.name and name.startswith(beginning)]
 
     def is_member(self, session: str, process: Process) -> None:
         """A process has become a member of a session, and acts."""
@@ -367,7 +407,7 @@ class ScheduleJudge:
                 too_old = state is State.EXPIRED and seen.expires_ms is not None and seen.expires_ms <= now_ms
                 if used_up:
                     self._world.happened("a message died with its last receiver")
-                elif seen.draft.channel.startswith("session:"):
+                elif seen.draft.channel.startswith(_SESSION):
                     continue  # what nobody took ends with its session
                 elif too_old:
                     self._world.happened("a message expired")
@@ -381,4 +421,4 @@ def _line(seen: Seen) -> tuple[object, ...]:
 
 
 def _session_of(cell: str) -> str:
-    return cell.removeprefix("session:").partition("/")[0]
+    return cell.removeprefix(_SESSION).partition("/")[0]

@@ -18,6 +18,8 @@ class Hinted(Protocol):
     #: A hint that is held back until that moment; whether one was lost since the last look.
     late_ns: int | None
     missed: bool
+    #: When the first hint was lost in a wait that goes on, and for how long its process had stood still by then.
+    lost_ns: tuple[int, int] | None
 
     def has_hint(self) -> bool:
         """Whether a hint lies there."""

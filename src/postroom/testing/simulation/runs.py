@@ -123,9 +123,9 @@ def _watch_nothing(*_: object) -> Callable[[], None]:
 def _judge_the_end(world: World) -> None:
     """Receive what is left: first what the dead held, then, when every lease is over, the rest. Nothing may stay."""
     last = Process(len(world.plan.parts), 0, PlannedProcess("last", ()))
-    world.admit(last)
-    store = world.new_store(last)
-    try:
+
+    def look() -> None:
+        store = world.new_store(last)
         _receive_all(store)
         if world.judge.tasks:
             _claim_all_tasks(world, world.new_store(last))
@@ -134,8 +134,8 @@ def _judge_the_end(world: World) -> None:
         if world.judge.has_open():
             _receive_all(store)
         world.judge.at_the_end(store)
-    except Exception as error:
-        world.fail(error)
+
+    world.run_last(last, look)
 
 
 def _claim_all_tasks(world: World, store: Store) -> None:

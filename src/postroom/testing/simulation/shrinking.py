@@ -8,15 +8,18 @@ from typing import Final
 
 from .plans import AGENTS, Plan, PlannedProcess
 from .runs import ScheduleOutcome, run
+from .stage import Hangs
 
 #: So many runs are spent on one failure.
 MOST_RUNS: Final = 600
+#: A run that hangs costs as much as so many others.
+_HANGS_COST: Final = 60
 _NAMES: Final = re.compile(rf"p?\d[\d.']*|\b({'|'.join(AGENTS)})\b")
 
 
 def shrink(failed: ScheduleOutcome, *, store: str = "memory", most_runs: int = MOST_RUNS) -> ScheduleOutcome:
     """The smallest schedule found that fails in the same way, with its trace."""
-    best, left = failed, most_runs
+    best, left = failed, most_runs // (_HANGS_COST if isinstance(failed.failure, Hangs) else 1)
     again = True
     while again:
         again = False

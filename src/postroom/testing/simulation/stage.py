@@ -7,12 +7,16 @@ wait. A hand-over costs about five microseconds. Threads are kept for the next s
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-#: A schedule that runs so long in real time hangs: some code waits in a way that the stage does not see.
+#: So much processor time without a step: some code runs in a circle, and takes none.
+SPINS_S: float = 2.0
+#: So long a time without a step: some code waits in a way that the stage does not see.
 _HANGS_S: Final = 60.0
 #: A wait until then is one for ever.
 NEVER_NS: Final = 2**63
@@ -23,7 +27,7 @@ class Killed(BaseException):
 
 
 class Hangs(RuntimeError):
-    """A thread of the simulation waits for something that the stage knows nothing of."""
+    """A thread of the simulation takes no more steps: it runs in a circle, or waits for what the stage does not see."""
 
 
 class _Hand:
@@ -33,7 +37,13 @@ class _Hand:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.play: Callable[[], _Hand | None] = lambda: None
-        threading.Thread(target=self._run, name="postroom simulation", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="postroom simulation", daemon=True)
+        self.thread.start()
+
+    def interrupt(self) -> None:
+        """Let the code that runs in this thread raise `Killed`, wherever it is."""
+        assert self.thread.ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread.ident), ctypes.py_object(Killed))
 
     def _run(self) -> None:
         if hasattr(os, "SCHED_BATCH"):  # wakes up when the one that woke it waits, not before: a third of the cost
@@ -50,6 +60,7 @@ class ThreadOwner(Protocol):
 
     alive: bool
     frozen_ns: int | None  # until when it stands still
+    stood_ns: int  # for how long it stood still in all
 
 
 class SimulatedThread:
@@ -71,6 +82,11 @@ class SimulatedThread:
 
 class Director(Protocol):
     """What decides on a stage."""
+
+    step: int
+
+    def fail(self, error: BaseException) -> None:
+        """The schedule has failed."""
 
     def decide(self) -> SimulatedThread | None:
         """The actor that goes on now; None when the schedule is over."""
@@ -105,10 +121,24 @@ class Stage:
         if first is not None:
             self.current = first
             first.hand.baton.release()
-            self._front.wait()
+            self._wait_for_the_end()
         self.current = None
         for actor in tuple(self.actors):
             self.take_down(actor)
+
+    def _wait_for_the_end(self) -> None:
+        """Wait until the schedule is over. One that takes no more steps has failed, and what runs is interrupted."""
+        step, since_s, waited_s = -1, 0.0, 0.0
+        while not self._front.is_told(SPINS_S):
+            waited_s += SPINS_S
+            if self._director.step != step:
+                step, since_s, waited_s = self._director.step, time.process_time(), 0.0
+            elif time.process_time() - since_s >= SPINS_S and self.current is not None:
+                self._director.fail(Hangs(f"{self.current.process!r} {self.current.name} runs in a circle"))
+                self.current.hand.interrupt()
+                step = -1
+            elif waited_s >= _HANGS_S:
+                raise Hangs("a thread of the simulation waits for something that the stage knows nothing of")
 
     def take_down(self, actor: SimulatedThread) -> None:
         """End an actor that does not run now: its stack is unwound here and now, and nothing of it counts."""
@@ -177,8 +207,11 @@ class _Front:
         self._told.acquire()
 
     def wait(self) -> None:
-        if not self._told.acquire(timeout=_HANGS_S):
-            raise Hangs("a thread of the simulation waits for something that the stage knows nothing of")
+        if not self.is_told(_HANGS_S):
+            raise Hangs("a thread of the simulation does not end")
+
+    def is_told(self, timeout_s: float) -> bool:
+        return self._told.acquire(timeout=timeout_s)
 
     def tell(self) -> None:
         self._told.release()

@@ -186,7 +186,7 @@ class SimulatedStore(contract.Store):
     def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
         self._begin("write cell", writes=True)
         version = self._inner.cell_write(name, value, expect)
-        self._judge.cell_written(self._process, name, value, version)
+        self._judge.cell_written(self._process, name, value, expect, version)
         self._end()
         return version
 
@@ -227,6 +227,7 @@ class SimulatedWaiter(contract.Waiter):
         #: A hint that is held back until that moment; whether one was lost since the last look.
         self.late_ns: int | None = None
         self.missed = False
+        self.lost_ns: tuple[int, int] | None = None
 
     def wait(self, timeout_s: float | None) -> bool:
         late = self.late_ns is not None and self.late_ns <= self._world.clock.steady_ns()

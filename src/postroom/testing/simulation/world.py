@@ -20,7 +20,7 @@ from . import plans
 from .judges import Broken, ScheduleJudge
 from .plans import Plan, PlannedFault
 from .process import Hinted, Process
-from .stage import NEVER_NS, Killed, SimulatedThread, Stage
+from .stage import NEVER_NS, Killed, SimulatedThread, Stage, ThreadOwner
 from .store import SimulatedStore
 
 _SECOND_NS: Final = 1_000_000_000
@@ -29,6 +29,8 @@ _GO_ON: Final = 100
 #: So many steps in a row are no schedule any more: somebody runs in a circle. The same for so long a time of waiting.
 _MOST_STEPS: Final = 6_000
 _LONGEST_CALM_NS: Final = 3600 * _SECOND_NS
+#: A receiver whose hint was lost looks at the latest then.
+_LATEST_LOOK_NS: Final = 2 * _SECOND_NS
 
 
 class Rooms(Protocol):
@@ -102,6 +104,7 @@ class World(Threads):
         self._calm_ns: int | None = None
         self._hints_lost_ns = self._hints_late_ns = 0
         self._late_by_ns = 0
+        self._lost = False  # whether a hint ever was
         self._opened: dict[str, dict[Process, None]] = {}
         self._left_ns: dict[str, int] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -126,9 +129,11 @@ class World(Threads):
         self._busy[process] = None
         self.stage.add(process, "program", lambda: self._live(process))
 
-    def admit(self, process: Process) -> None:
-        """A process that runs in the caller's own thread, when the schedule is over."""
-        self._processes[process.name] = process
+    def run_last(self, process: Process, work: Callable[[], None]) -> None:
+        """When the schedule is over, let one more process do this."""
+        self._work = lambda _: work()
+        self._start(process)
+        self.stage.run()
 
     def _live(self, process: Process) -> None:
         try:
@@ -235,12 +240,14 @@ class World(Threads):
             raise Killed
         me.fds, me.waits, me.ready_fds = fds, True, []
         me.until_ns = NEVER_NS if timeout_s is None else self.clock.now_ns + max(1, round(timeout_s * _SECOND_NS))
-        waited = self._waited
+        waited, since_ns = self._waited, self.clock.now_ns
         for fd in fds:
             waited[fd] = waited.get(fd, 0) + 1
             self._poll.register(fd, select.POLLIN)
         try:
             self.stage.point()
+            if self._lost:
+                self._judge_looks(me.process, fds, since_ns)
         finally:
             me.waits = False
             for fd in fds:
@@ -249,6 +256,17 @@ class World(Threads):
                     del waited[fd]
                     self._poll.unregister(fd)
         return me.ready_fds
+
+    def _judge_looks(self, owner: ThreadOwner, fds: Sequence[int], since_ns: int) -> None:
+        """A wait since then is over. A hint that was lost in it cost a second or two, while the process could run."""
+        for fd in fds:
+            waiter = self.waiters_by_fd.get(fd)
+            if waiter is not None and waiter.lost_ns is not None:
+                lost_ns, stood_ns = waiter.lost_ns
+                waiter.lost_ns = None
+                late_ns = self.clock.now_ns - max(lost_ns, since_ns)
+                if late_ns > _LATEST_LOOK_NS and stood_ns == self.stood_ns + owner.stood_ns:
+                    self.fail(Broken(f"{owner!r} lost a hint, and looked only {late_ns / _SECOND_NS:.1f} s later"))
 
     def readable(self, fds: Sequence[int]) -> list[int]:
         """Those of these descriptors that can be read."""
@@ -438,7 +456,9 @@ class World(Threads):
             for waiter in process.waiters if process is not ringer else ():
                 if waiter.take_hint():
                     if self.clock.now_ns < self._hints_lost_ns:
-                        waiter.missed = True
+                        waiter.missed = self._lost = True
+                        if waiter.lost_ns is None and process.frozen_ns is None:
+                            waiter.lost_ns = self.clock.now_ns, self.stood_ns + process.stood_ns
                         self.happened("a hint was lost")
                     else:
                         waiter.late_ns = self.clock.now_ns + self._late_by_ns
