@@ -182,6 +182,17 @@ def test_a_store_is_recorded_and_judged(tmp_path: Path) -> None:
     assert (verdict.calls, verdict.parts, verdict.impossible) == (8, 2, [])
 
 
+def test_a_message_that_is_named_twice_in_a_requeue_is_put_back_once(tmp_path: Path) -> None:
+    store = RecordedStore(MemoryStore(Config(), ManualClock()), Recorder(tmp_path / "history", "me"))
+    store.put([draft("a"), draft("b")])  # two, that no single look at one message tells the end
+    for delivery in store.claim(Want(agent="bob", lease_s=30, limit=2)).deliveries:
+        assert store.settle(delivery.ticket, "refused").held
+
+    assert store.requeue([delivery.ticket.id] * 2) == [delivery.ticket.id]
+
+    assert judge(read(tmp_path / "history")).impossible == []
+
+
 class Unsure(MemoryStore):
     """Its first answers are lost, or refused."""
 

@@ -165,7 +165,7 @@ class _History:
         elif operation == "look" and not call.is_unknown:
             self._about(call, arguments["id"], "look", None, call.result)
         elif operation == "requeue":
-            for id in arguments["ids"]:
+            for id in dict.fromkeys(arguments["ids"]):  # one that was named twice is put back once
                 self._about(call, id, "requeue", None, call.result if call.is_unknown else id in call.result)
         elif operation in ("read", "write"):
             self._cells[arguments["cell"]].append(call)
