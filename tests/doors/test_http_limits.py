@@ -135,7 +135,8 @@ def test_knocking_with_wrong_tokens_does_not_write_to_the_room_each_time(tmp_pat
     assert statuses == {401}
     assert count == 200  # all of them are counted
     assert cell is not None
-    assert len(newest) <= took_s + 4  # and written once a second
+    # and written once a second, or twice where the look at what is pending comes late
+    assert len(newest) <= min(2 * took_s + 4, 100)
 
 
 def test_refusals_that_were_only_counted_are_written_a_second_later(place: Place) -> None:

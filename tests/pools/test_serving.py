@@ -244,7 +244,8 @@ def drains(make_pool, room: Room, journal: Path, rounds: int) -> tuple[int, int]
             else:
                 assert pool.drain(20)
                 serving.join()
-            assert serving.error is None
+            # on a busy machine the pool may be drained before its thread comes to serve: then it says so
+            assert serving.error is None or (round_ % 2 == 0 and isinstance(serving.error, WorkerStopped))
         assert set(states(room, ids[-30:])) <= {"acked", "stored"}
     with WorkerPool("pools.minds:task", workers=["ada", "bob"]) as pool, Serving(pool, room):
         until(lambda: room.stats().states["acked"] == len(ids), "tasks are left")
