@@ -282,7 +282,8 @@ class Disk:
         two names as one file.
         """
         place.mkdir(mode=0o700, parents=True)
-        names, first_names = self._names_after_a_cut(chance), {}
+        names = self._names_after_a_cut(chance)
+        first_names: dict[Any, Path] = {}
 
         def lay(folder: Folder, at: Path) -> None:
             for name, there in sorted(names.get(folder, {}).items()):

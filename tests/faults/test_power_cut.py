@@ -124,6 +124,7 @@ def record_day(place: Path, sync: str, chance: random.Random) -> Recorded:
         else:
             in_threads([partial(go_on_working, worker, calls // 3 + 1) for worker in workers])
         for worker in workers:
+            assert isinstance(worker.store, SqliteStore)
             worker.store._file.log.checkpointer.close()  # what is done to the log beside is over
         recorder.note("rests")
         log = root / LOG  # it may be read while it is in use: it has no locks. With the last thread it went

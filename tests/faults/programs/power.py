@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import apsw
 
 from postroom.core.message import Draft
 from postroom.core.states import State
 from postroom.errors import RoomBusy
-from postroom.stores.contract import Delivery
+from postroom.stores.contract import Delivery, Store
 from postroom.stores.sqlite import wal
 from postroom.stores.sqlite.store import SqliteStore
 
@@ -227,10 +227,16 @@ def _is_database(file: Any, root: Path) -> bool:
     )
 
 
+class Notes(Protocol):
+    """Keeps what was seen, in its order."""
+
+    def note(self, *event: Any) -> None: ...
+
+
 class Worker:
     """Sends, claims and settles, one thing after the other, and notes each call that returned."""
 
-    def __init__(self, who: str, recorder: Recorder, open_store: Callable[[], SqliteStore], reopens: float = 0) -> None:
+    def __init__(self, who: str, recorder: Notes, open_store: Callable[[], Store], reopens: float = 0) -> None:
         self.store = open_store()
         self._open_store = open_store
         self._reopens = reopens

@@ -172,7 +172,7 @@ class _Reader:
             now = to + path[len(was) :]
             for known in (self._places, self._sizes):
                 if path in known:
-                    known[now] = known[path]  # type: ignore[index, assignment]
+                    known[now] = known[path]  # type: ignore[assignment]
             self._there.add(now)
             if moves:
                 self._there.discard(path)
@@ -239,4 +239,4 @@ def _unhex(text: bytes) -> bytes:
 
 def _joined(arguments: list[Any]) -> str:
     """The path that a folder's descriptor and a name in it make."""
-    return os.path.join(arguments[0], arguments[1].decode("utf-8", "surrogateescape"))
+    return str(os.path.join(arguments[0], arguments[1].decode("utf-8", "surrogateescape")))

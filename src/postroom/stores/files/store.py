@@ -180,8 +180,9 @@ class FilesStore(TableStore):
             return
         self._log.set_mark(0)
         if strays:
+            folders: list[int] = []
             self._intake.bring_home(room := self._caught_up(), strays)
-            self._commits.commit(room, LogStep(), folders := [])
+            self._commits.commit(room, LogStep(), folders)
             sync_folders(folders)
         self._tree.replace(MARK, msgspec.json.encode(self._about))
         self._tree.sync("", OWN, INBOX)

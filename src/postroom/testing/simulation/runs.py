@@ -103,7 +103,7 @@ def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> ScheduleO
         world = World(plan, STORES[store], traced=traced)
         complaints.fail = world.fail
         before = play_threads(world)
-        LISTENER.on_file = _watch_nothing  # type: ignore[method-assign]  # for this schedule
+        LISTENER.on_file = _watch_nothing  # type: ignore[method-assign, assignment]  # for this schedule
         try:
             world.run(lambda process: SimulatedProgram(world, process).run())
             if world.failure is None:
