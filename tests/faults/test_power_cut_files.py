@@ -184,12 +184,12 @@ def test_a_power_cut_takes_what_it_may_of_a_room_in_files(
 
 @pytest.mark.long
 @pytest.mark.parametrize("sync", SYNCS)
-@in_parts(2)
+@in_parts(4)
 @pytest.mark.usefixtures("part")
 def test_thousands_of_power_cuts_take_what_they_may_of_a_room_in_files(
     sync: str, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    cut_days(in_memory, tmp_path, sync, count("FILES_CUTS_LONG", 2_000), seed(), figure)
+    cut_days(in_memory, tmp_path, sync, count("FILES_CUTS_LONG", 1_000), seed(), figure)
 
 
 @pytest.mark.long

@@ -237,31 +237,6 @@ def test_a_lease_can_be_extended_for_ever(open_store: Opener, clock: ManualClock
 # Trouble on the way
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 600_000])
-@pytest.mark.parametrize("how", [{}, {"settle": True}, {"ids": True}], ids=["claim", "claim and ack", "claim by id"])
-def test_a_message_whose_payload_the_servers_lost_is_set_aside_and_not_delivered(
-    how: dict[str, Any], kept_bytes: int, open_store: Opener
-) -> None:
-    """Servers that do not sync each write may lose some of what they confirmed when the power goes."""
-    store = open_store()
-    large = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 900_000}))
-    [lost] = store.put([large])
-    [whole] = store.put([letter()])
-    part = 0 if kept_bytes == 0 else 1
-    room = store._room
-    for gone in range(part, 2):
-        subject = f"pr.{room.name}.b.{lost}.{gone}"
-        room.wire.run(room.wire.api(f"STREAM.PURGE.{room.wire.stream}", filter=subject))
-
-    wanted = {**how, "ids": (lost, whole)} if "ids" in how else how
-    assert [each.message.id for each in store.claim(want(limit=1 if "ids" not in how else 2, **wanted)).deliveries] == [
-        whole
-    ]
-    found = store.get(lost)
-    assert found is not None and found.exact_state is State.DEAD
-    assert found.error is not None and "lost on the servers" in found.error
-
-
 def test_what_is_too_large_for_the_servers_with_its_headers_is_refused_here(open_store: Opener) -> None:
     """They would end the connection, and so everything else that is under way on it."""
     wire = open_store(server_timeout_s=1)._room.wire
