@@ -395,13 +395,12 @@ class SimulatedProgram:
     @contextmanager
     def _told_of_the_end(self) -> Iterator[None]:
         """A session may end in many ways, and each of its members is told of it. Then it is a member no more."""
-        failed = self._process.failed
         try:
             yield
         except (SessionFailed, SessionEnded, _Failure) as error:
             self._world.tell(self._process, f"is told: {type(error).__name__}")
             self._world.happened(f"a member was told: {type(error).__name__.strip('_')}")
-        if self._world.judge.standings(self._process) and failed == self._process.failed:
+        if self._world.judge.standings(self._process) and not self._process.failed:
             raise Broken(f"{self._process!r} has left its session, and its cell stays")
 
     # The rest
