@@ -24,7 +24,9 @@ SECTIONS = {
         "install", "cli", "agents", "board", "sessions", "pool", "inference", "files", "communications", "language",
         "checking", "web", "operations", "from",
     ],
-    "Concepts": ["guarantees", "security", "compare", "glossary", "architecture", "design", "platforms", "dependencies"],
+    "Concepts": [
+        "guarantees", "proof", "security", "compare", "glossary", "architecture", "design", "platforms", "dependencies",
+    ],
     "Reference": ["reference"],
 }  # fmt: skip
 GUIDES = "How-to guides"
