@@ -389,6 +389,16 @@ def test_a_late_extension_takes_the_task_back(board: Board, clock: ManualClock) 
     assert claim(board, "bob").token == 2
 
 
+def test_a_lease_has_ended_when_its_time_is_over_to_the_millisecond(board: Board, clock: ManualClock) -> None:
+    board.add("T1")
+    claim(board, lease_s=5, heartbeat=False)
+    clock.advance(4.999)
+    assert board.claim("bob") is None
+    clock.advance(0.001)
+
+    assert claim(board, "bob").token == 2
+
+
 class Killed(BaseException):
     """Ends one party of a test in the middle of what it does."""
 

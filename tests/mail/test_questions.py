@@ -304,6 +304,35 @@ def test_one_who_stops_while_we_wait_is_gone(
     assert question_of(room, error.value).state == "stored"
 
 
+def test_one_whose_last_act_was_to_answer_is_not_gone_without_answering(
+    open_room: Callable[..., Room],
+    in_background: Background,
+    pass_time: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It answers and closes after the asker has looked for the answer, and before it looks whether bob still runs."""
+    room, other = open_room(), open_room()
+    asker = room.agent("ada")
+    question: list[postroom.Received] = []
+    look = presence.look
+
+    def look_after_the_last_act(*args: Any) -> Any:
+        if question:
+            question.pop().reply({"last": True})
+            other.close()
+        return look(*args)
+
+    monkeypatch.setattr(presence, "look", look_after_the_last_act)
+    bob = other.agent("bob")
+    asked = in_background(lambda: asker.ask("bob", {}, timeout_s=1000))
+    question.append(bob.receive())
+
+    pass_time(asked)
+
+    assert asked.result().payload == {"last": True}
+    assert question == []
+
+
 @contextmanager
 def peer(url: str, name: str, ending: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
