@@ -409,7 +409,7 @@ BRIDGE, FORKS = (bridge,), (children, fork_server)
 SUBJECTS = (
     Subject(
         two_senders_ring_one_receiver, BELLS,
-        Mistake(bells.Slot, "close", "self._bells.page.disarm(self._number)", "pass"), 6, parts=2,
+        Mistake(bells.Slot, "close", "self._bells.page.disarm(self._number)", "pass"), 6, parts=4,
     ),
     Subject(
         a_switchboard_is_rung_as_it_goes_to_sleep, BELLS,
@@ -439,11 +439,11 @@ SUBJECTS = (
                 raise RoomClosed
             self._calls.add(call)
             """,
-        ), 4, shown=3,
+        ), 4, shown=3, parts=3,
     ),
     Subject(
         one_room_on_nats_is_opened_as_another_is_closed, NATS,
-        Mistake(link.Loop, "enter", "if self._loop is None or not self._users:", "if self._loop is None:"), 2,
+        Mistake(link.Loop, "enter", "if self._loop is None or not self._users:", "if self._loop is None:"), 2, parts=3,
     ),
     Subject(
         two_threads_ask_one_worker, LINES,
@@ -451,11 +451,11 @@ SUBJECTS = (
     ),
     Subject(
         a_worker_ends_while_two_threads_ask_it, LINES,
-        Mistake(process.Life, "ping", "if self._left == 0:", "if False:"), 4,
+        Mistake(process.Life, "ping", "if self._left == 0:", "if False:"), 4, parts=3,
     ),
     Subject(
         a_task_that_listens_is_cancelled, BRIDGE,
-        Mistake(bridge.Course, "_close_steps", "_return_unseen(unseen)", "pass"), 2,
+        Mistake(bridge.Course, "_close_steps", "_return_unseen(unseen)", "pass"), 2, parts=2,
     ),
     Subject(
         a_task_that_polls_is_cancelled, BRIDGE,
