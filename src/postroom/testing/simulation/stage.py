@@ -12,7 +12,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
 #: So much processor time without a step: some code runs in a circle, and takes none.
 SPINS_S: float = 2.0
@@ -46,8 +47,10 @@ class _Hand:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread.ident), ctypes.py_object(Killed))
 
     def _run(self) -> None:
-        if hasattr(os, "SCHED_BATCH"):  # wakes up when the one that woke it waits, not before: a third of the cost
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        system: Any = os  # Linux alone has such names
+        with suppress(AttributeError, OSError):
+            # wakes up when the thread that woke it waits, not before: a third of the cost
+            system.sched_setscheduler(0, system.SCHED_BATCH, system.sched_param(0))
         while True:
             self.baton.acquire()
             following = self.play()
