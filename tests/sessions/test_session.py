@@ -18,6 +18,7 @@ from postroom.core.clock import ManualClock, from_iso
 from postroom.core.system.watch import LISTENER
 from postroom.room import Room
 from postroom.room import open_room as postroom_open
+from postroom.sessions.members import prefix_of
 from postroom.sessions.record import read_failed_file
 
 
@@ -332,6 +333,28 @@ def test_a_memory_rooms_session_folder_goes_after_the_last_callback_of_its_watch
 
     assert removed_while_running == [False]
     assert not session.dir.exists()
+
+
+def test_a_member_whose_leaving_could_not_be_written_leaves_when_its_room_closes(
+    open_room: Callable[..., Room], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opener, joiner = open_room(), open_room()
+
+    def fail(*_: object, **__: object) -> None:
+        raise postroom.RoomBusy("the disk is full")
+
+    with opener.session() as session:
+        member = joiner.session(session.id)
+        with monkeypatch.context() as patch:
+            patch.setattr(joiner.store, "cell_write", fail)
+            member.cleanup()
+        assert len(members_of(opener, session.id)) == 2
+        joiner.close()
+        assert len(members_of(opener, session.id)) == 1
+
+
+def members_of(room: Room, session_id: str) -> list[str]:
+    return [cell.name for cell in room.store.cell_scan(prefix_of(session_id))]
 
 
 def test_folders_of_sessions_lie_in_the_room(tmp_path: Path) -> None:

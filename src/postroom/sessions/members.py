@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from postroom.errors import PostroomError, SessionEnded, SessionFailed
+from postroom.errors import PostroomError, RoomClosed, SessionEnded, SessionFailed
 from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Cell, topic_cells
 
@@ -106,10 +106,19 @@ def enrol(record: SessionRecord, names: list[str], role: str, parent: str | None
 def strike_off(gateway: Gateway, session_id: str, member_id: str) -> None:
     """Take a member out.
 
-    Twice is once; a room that is closed or in trouble keeps the cell of a process that is gone.
+    Twice is once. Where the room is in trouble it is tried again when the room closes; until then, or until its process
+    is gone, the member counts as one that can act.
     """
-    with suppress(PostroomError):
+
+    def write() -> None:
         gateway.store.cell_write(prefix_of(session_id) + member_id, None)
+
+    try:
+        write()
+    except RoomClosed:
+        pass
+    except PostroomError:
+        gateway.at_close(write)
 
 
 class MemberWait:
