@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import Any
 
 import pytest
@@ -40,5 +42,24 @@ def test_a_message_whose_payload_the_servers_lost_is_set_aside_and_not_delivered
         dead = store.get(lost)
         assert dead is not None and dead.exact_state is State.DEAD
         assert dead.error is not None and "lost on the servers" in dead.error
+    finally:
+        store.close()
+
+
+def test_hundreds_of_lost_payloads_keep_nobody_from_the_next_message(clock: ManualClock) -> None:
+    store = NatsStore(parse_url(f"nats://{shared_server().address}/{room_name()}"), Config(), clock)
+    try:
+        store.put([check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 5000})) for _ in range(150)])
+        [whole] = store.put([check(Draft(from_agent="ada", to_agent="bob", payload={"text": "hi"}))])
+        room = store._room
+        room.wire.run(room.wire.api(f"STREAM.PURGE.{room.wire.stream}", filter=f"pr.{room.name}.b.>"))
+        depth, most = len(inspect.stack()), sys.getrecursionlimit()
+        sys.setrecursionlimit(depth + 140)
+        try:
+            found = store.claim(Want(agent="bob", lease_s=30.0)).deliveries
+        finally:
+            sys.setrecursionlimit(most)
+
+        assert [each.message.id for each in found] == [whole]
     finally:
         store.close()

@@ -50,6 +50,15 @@ def patterns_of(want: Want) -> list[str]:
 
 
 def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
+    while True:
+        taken = _take_best(room, want)
+        deliveries = _deliver(room, taken, want)
+        if deliveries or not taken:
+            return deliveries
+        # all of them were set aside: there may be very many (tests/stores/test_nats_lost.py)
+
+
+def _take_best(room: NatsRoom, want: Want) -> list[Kept]:
     patterns = patterns_of(want)
     room.follower.follow(patterns)
     room.follower.look(patterns, UNTIL_LOST)
@@ -63,8 +72,7 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
                 continue
         if taken or not room.follower.look(patterns, SAFETY_LOOK_S):
             break
-    deliveries = _deliver(room, taken, want)
-    return deliveries if deliveries or not taken else _claim_best(room, want)  # those were set aside
+    return taken
 
 
 class _Picked(NamedTuple):

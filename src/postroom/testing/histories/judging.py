@@ -118,7 +118,7 @@ class _History:
     def _fault(self, subject: str, why: str, calls: list[RecordedCall]) -> None:
         self.impossible.append(Impossible(subject, why, calls[-TOLD:]))
 
-    # Who speaks of which message
+    # Which call is about which message
 
     def _take_sends(self, call: RecordedCall) -> None:
         if call.operation == "send":

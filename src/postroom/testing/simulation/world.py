@@ -285,7 +285,7 @@ class World(Threads):
     # Choosing
 
     def decide(self) -> SimulatedThread | None:
-        """Who goes on now; None when the schedule is over."""
+        """The thread that goes on now; None when the schedule is over."""
         step, self.step = self.step, self.step + 1
         try:
             while self._faults and self._faults[-1].step <= step:
