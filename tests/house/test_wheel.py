@@ -103,7 +103,8 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     run(*build, "-t", "sdist", "-d", tmp_path, cwd=ROOT)
     (archive,) = tmp_path.glob("postroom-*.tar.gz")
     with tarfile.open(archive) as opened:
-        opened.extractall(tmp_path, filter="data")
+        opened.extraction_filter = staticmethod(lambda member, _: member)  # Python 3.11.2 has no argument for it
+        opened.extractall(tmp_path)
     unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
     run(*build, "-t", "wheel", "-d", tmp_path, cwd=unpacked)
     (again,) = tmp_path.glob("postroom-*.whl")
