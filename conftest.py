@@ -99,6 +99,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others |= {nodeid for index, nodeid in enumerate(of_kind) if index % n != k}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
     items[:] = [item for item in items if item.nodeid not in others]
+    # The share is this run's own: a pytest that one of its tests starts runs all that the test names.
+    for name in ("POSTROOM_SHARE", "POSTROOM_LONG_SHARE", "POSTROOM_LONG_FOR_S"):
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(trylast=True)

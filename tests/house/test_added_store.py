@@ -34,8 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    ours = {name: value for name, value in os.environ.items() if name != "POSTROOM_SHARE"}  # that of the run around it
-    environment = {**ours, "PYTHONPATH": str(site)}
+    environment = {**os.environ, "PYTHONPATH": str(site)}
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, check=False)
 
 

@@ -319,9 +319,8 @@ def test_the_one_screen_pages_are_one_screen() -> None:
 
 
 def of_its_own() -> dict[str, str]:
-    """The environment of a run inside this one: the outer one's share of the tests, as CI sets it, is not its."""
-    theirs = ("POSTROOM_LONG_", "POSTROOM_SHARE", "PYTEST_")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
+    """The environment of a run inside this one, without what pytest says in it about the outer one."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take a second each time
 
 
@@ -345,6 +344,25 @@ def test_the_shares_of_the_long_tests_are_all_of_them_and_none_twice(tmp_path: P
     assert [code for code, _ in shares] == [0] * 5  # also of the one that is empty
     assert sorted(len(names) for _, names in shares) == [0, 1, 1, 1, 1]
     assert len(set().union(*(names for _, names in shares))) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_the_share_of_a_run_is_not_that_of_the_runs_inside_it(tmp_path: Path, processes: str) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "test_inside.py").write_text(
+        "import os, pytest\n\n@pytest.mark.parametrize('n', range(4))\n"
+        "def test_sees(n): assert not [name for name in os.environ if 'SHARE' in name or 'LONG' in name]\n",
+        encoding="utf-8",
+    )
+    words = [sys.executable, "-m", "pytest", "-v", "-p", "xdist", "-p", "no:cacheprovider", "-n", processes]
+    share = {"POSTROOM_SHARE": "1/4", "POSTROOM_LONG_SHARE": "0/1", "POSTROOM_LONG_FOR_S": "60"}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=of_its_own() | share, capture_output=True, text=True, check=False
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout
+    assert set(re.findall(r"test_sees\[\d\]", done.stdout)) == {"test_sees[1]"}
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_another_python_has_an_environment_of_its_own_and_uses_it(checkout: Chec
 
 
 def test_every_target_stays_within_the_environment_of_its_python(checkout: Checkout) -> None:
-    targets = ("demo", "docs", "bench", "check", "test", "test-long", "prove", "model", "dist")
+    targets = ("demo", "docs", "bench", "check", "test", "test-long", "soak", "prove", "model", "dist")
     said = checkout.make("-n", "PYTHON=python3.13", *targets)
     assert said.returncode == 0, said.stderr
     assert ".venv-3.13/bin/python -m pytest" in said.stdout
@@ -180,7 +180,7 @@ def ci_on(day: int, programs: Path) -> list[list[str]]:
     }.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    left_out = ("POSTROOM_PORTABLE", "POSTROOM_SHARE", "POSTROOM_LONG_SHARE", "PYENV_ROOT", "HOME")
+    left_out = ("POSTROOM_PORTABLE", "PYENV_ROOT", "HOME")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment |= {"PATH": f"{programs}:{environment['PATH']}", "HOME": str(programs)}
     ran = subprocess.run([ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True)
