@@ -290,6 +290,14 @@ def shared_server(preload: Sequence[str] = ()) -> ForkServer:
         return _shared
 
 
+def play_server(server: ForkServer | None) -> ForkServer | None:
+    """For the simulation: let that one start children from now on. Returns the one that was in use, and goes on."""
+    global _shared
+    with _lock:
+        before, _shared = _shared, server
+    return before
+
+
 def close_shared_server() -> None:
     """End the fork server of this process, if there is one. The next child starts another."""
     global _shared

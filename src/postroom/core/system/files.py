@@ -6,7 +6,8 @@ import fcntl
 import mmap
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -134,6 +135,19 @@ def _fill(descriptor: int, size: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+@contextmanager
+def locked(path: Path, flags: int) -> Iterator[None]:
+    """The block runs in one process at a time, of those that lock the same file or folder. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        # closing is not enough: a process that was forked off meanwhile has it open, too
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
 def lock_trouble(what: str, path: Path, place: int = 0) -> str:
     """One sentence about a lock on a byte of a file that was waited for in vain: which process has it, and what to do.
 
@@ -192,6 +206,10 @@ def write_file(path: Path, content: bytes) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+#: The names of the calls of `os` that make something survive a power cut.
+SYNC_CALLS: Final = ("fsync", "fdatasync")
 
 
 def sync_content(descriptor: int) -> None:

@@ -252,6 +252,14 @@ class Threads:
         if thread.ident is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
 
+    def wait_for(self, event: threading.Event, timeout_s: float | None) -> bool:
+        """Wait until an event is set; False when it is not after that time."""
+        return event.wait(timeout_s)
+
+    def acquire(self, lock: threading.Lock, timeout_s: float | None) -> bool:
+        """Take a lock; False when another has it all that time."""
+        return lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+
 
 _threads = Threads()
 
@@ -266,6 +274,16 @@ def play_threads(threads: Threads) -> Threads:
 def join_thread(thread: threading.Thread, timeout_s: float | None) -> None:
     """Wait until a thread that `start_thread` was asked to start is over, or time ran out; never for the caller's own."""
     _threads.join(thread, timeout_s)
+
+
+def wait_event(event: threading.Event, timeout_s: float | None) -> bool:
+    """Wait until another thread has set an event; False when it has not after that time."""
+    return _threads.wait_for(event, timeout_s)
+
+
+def acquire_lock(lock: threading.Lock, timeout_s: float | None) -> bool:
+    """Take a lock that another thread lets go of; False when it has not after that time."""
+    return _threads.acquire(lock, timeout_s)
 
 
 def start_thread(thread: threading.Thread) -> None:

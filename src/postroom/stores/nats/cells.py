@@ -62,12 +62,13 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
     room.lives.beat_if_named(data)
     ttl_s = TOMBSTONE_S if value is None else 0
     expected: int | None = None if expect == ANY else expect
+    name_of_write = room.wire.new_name() if expect == ANY or value is None else ""
 
     def is_mine(there: bytes) -> bool:
         return there == data if not data else bool(there) and _decode_cell(there).write == write
 
     while True:
-        writes = [Write(subject, data, expected, None, ttl_s)]
+        writes = [Write(subject, data, expected, None, ttl_s, name_of_write)]
         try:  # also when there is nothing to delete: the waiters for such cells are to be woken
             (seq,) = room.note_written(writes, room.wire.commit_now(writes, is_mine)).seqs
         except Changed:

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from postroom.core.message import Draft, Message
-from postroom.core.states import NOTES, State
-from postroom.core.system.process import process_alive, this_process
+from postroom.core.states import MOVES, NOTES, State
 from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
 from postroom.stores.contract import OUTCOMES, Claimed, Delivery, Query, Settled, Ticket, Want
 from postroom.stores.rules import check_word
@@ -32,7 +31,7 @@ _ENDINGS: Final = ("acked", "answered", "refused", "dead")
 
 def claim(room: NatsRoom, want: Want) -> Claimed:
     """Take messages; see the contract."""
-    if want.owner == this_process():
+    if want.owner == room.lives.process:
         room.lives.beat()
     deliveries = _claim_best(room, want) if want.ids is None else _claim_named(room, want)
     if deliveries:
@@ -145,7 +144,7 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     for kept in room.read_open(want.ids or ()):
         entry = kept.entry
         is_awaited = kept.state is State.AWAITED
-        gone = not is_awaited and entry.owner is not None and process_alive(entry.owner) is False
+        gone = not is_awaited and entry.owner is not None and room.lives.seen_here(entry.owner) is False
         may_have = is_awaited or entry.judged(moment.room_ms, gone=gone) is State.READY
         if entry.to_agent in (want.agent, None) and may_have:
             free.append((kept, gone))
@@ -245,7 +244,7 @@ def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | N
     kept = _newest_known(room, ticket)
     if not counts(kept, ticket.token):
         return None
-    if want.owner == this_process():
+    if want.owner == room.lives.process:
         room.lives.beat()
     patterns = patterns_of(want)
     room.follower.follow(patterns)
@@ -302,7 +301,15 @@ def _settle(room: NatsRoom, said: _Settling) -> Settled:
     line = None if kept is None else kept.line_of(said.write)
     if kept is None or line is None:
         return Settled(False, None, [], None)
-    return Settled(True, kept.state, _stored_with(line, ids), None)  # our own doing, whose reply was lost
+    # our own doing, whose reply was lost: others may have gone on with the message since
+    return Settled(True, _state_after(line, said.delay_s), _stored_with(line, ids), None)
+
+
+def _state_after(line: LedgerLine, delay_s: float) -> State:
+    """The state into which a line of the ledger that settled a message has brought it."""
+    if line.event == "retried" and delay_s <= 0:
+        return State.READY
+    return next(move.target for move in MOVES if move.event == line.event)
 
 
 def _stored_with(line: LedgerLine, ids: list[str]) -> list[str]:

@@ -6,14 +6,13 @@ The extra `nats` pins the versions that have these names (tests/stores/test_nats
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nats.aio.client import Client
 from nats.errors import Error
 
 from .access import Access, NotPrivate, check_private
-from .link import Ear
+from .callbacks import Ear, Troubled
 
 __all__ = ["Error", "RoomClient"]
 
@@ -30,7 +29,7 @@ class RoomClient(Client):  # type: ignore[misc]
     minute.
     """
 
-    def __init__(self, access: Access, troubled: Callable[[Exception], Awaitable[None]]) -> None:
+    def __init__(self, access: Access, troubled: Troubled) -> None:
         super().__init__()
         self._access = access
         self._troubled = troubled

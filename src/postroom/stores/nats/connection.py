@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from postroom.errors import RoomClosed, RoomError, RoomNotAllowed, RoomUnreachable
 
 from .access import Access, NotPrivate, options_of
-from .link import Ear, Errand, Link, LoopCall, quietly
+from .callbacks import Ear
+from .link import Errand, Link, LoopCall, quietly
 
 T = TypeVar("T")
 
@@ -92,16 +93,9 @@ class Connection:
     # Opening and closing
 
     async def _open(self, ears: Mapping[str, Ear]) -> None:
-        """Import nats-py, which is optional, and connect."""
-        try:
-            from .client import Error, RoomClient
-        except ImportError:
-            raise RoomError(
-                "rooms on NATS need the package nats-py; install it with: pip install 'postroom[nats]'"
-            ) from None
-        #: The errors of nats-py.
-        self.error = Error
-        self.client = RoomClient(self._access, self._troubled)
+        """Connect, and hear."""
+        #: And the errors of nats-py.
+        self.client, self.error = self.link.background.client(self._access, self._troubled)
         self._trouble = ""
         self.up, self._refused = asyncio.Event(), asyncio.Event()
         self._not_private: set[str] = set()

@@ -29,7 +29,6 @@ from msgspec.structs import replace
 
 from postroom.core.message import Draft, LedgerEntry, Message, MessageT, decode_payload, id_of
 from postroom.core.states import FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State, judge
-from postroom.core.system.process import this_process
 from postroom.stores.contract import Want
 from postroom.stores.rules import LEDGER_BYTES, later_ms
 
@@ -160,11 +159,12 @@ class Kept(NamedTuple):
 
 
 class WriteTime(NamedTuple):
-    """When and by which write something is done."""
+    """When, by which write and by which process something is done."""
 
     room_ms: int
     wall_ms: int
     write: str
+    process: str = ""
 
 
 def unpack(seq: int, data: bytes) -> Kept:
@@ -277,7 +277,7 @@ def first_entry(draft: Draft, id: str, to_agent: str | None, moment: WriteTime, 
         timestamp_ms=moment.wall_ms,
         ttl_ms=ttl_ms,
         waiter=draft.waiter if held_for is None else held_for.waiter,
-        waiter_beats=draft.waiter == this_process() if held_for is None else held_for.waiter_beats,
+        waiter_beats=draft.waiter == moment.process if held_for is None else held_for.waiter_beats,
         state=state,
         wake_ms=wake_ms,
         expires_ms=moment.room_ms + ttl_ms if ttl_ms else None,
@@ -345,7 +345,7 @@ def claimed(kept: Kept, want: Want, moment: WriteTime, *, gone: bool = False) ->
     taken = _next(
         kept, moment, "claimed", want.agent, None,
         state=State.CLAIMED, token=OWN, deliveries=kept.entry.deliveries + 1, claimed_by=want.agent, owner=want.owner,
-        owner_beats=want.owner == this_process(),
+        owner_beats=want.owner == moment.process,
         wake_ms=later_ms(moment.room_ms, want.lease_s), last_delivered_ms=moment.wall_ms,
     )  # fmt: skip
     if not want.settle:

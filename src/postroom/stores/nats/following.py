@@ -154,7 +154,7 @@ class Follower:
         """Learn of all entries from that sequence on; their ids and sequences."""
         found = self._wire.run(self._wire.scan(pattern, seq))
         for entry in found:
-            self.learn(*entry)
+            self.learn(*entry[:3])
         return {entry.subject.rpartition(".")[2]: entry.seq for entry in found}
 
     def last_number(self) -> int:
@@ -180,7 +180,7 @@ class Follower:
                 whole.sure = 0
         last = self.last_number()
         found: dict[str, int] = {}
-        for part in known | parts:
+        for part in sorted(known | parts):
             if part not in known or last > whole.sure:
                 found |= self._scan(part, whole.sure + 1 if part in known else 1)
         with self.lock:
@@ -214,8 +214,8 @@ class Follower:
         if OPEN_PART in self._loaded:
             current = {_WHOLE_ROOM: self._whole}
         else:
-            names = {*patterns, *map(_around, patterns)} & {*self._followed}
-            current = {name: self._followed[name] for name in names}
+            names = dict.fromkeys((*patterns, *map(_around, patterns)))
+            current = {name: self._followed[name] for name in names if name in self._followed}
         now_ns = self._clock.steady_ns()
         return {
             name: each

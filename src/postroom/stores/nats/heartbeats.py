@@ -7,7 +7,7 @@ session, an agent, a task). So of a name that is read there, silence always mean
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from postroom.core.clock import Clock
@@ -42,7 +42,9 @@ class Lives:
         self._lock = threading.Lock()
         self._beginning = threading.Lock()  # held while it is first said, which waits
         self._beats = False
-        self._name = this_process().encode()
+        #: The name of this process, and how others of this machine are seen: None where they cannot be.
+        self.process = this_process()
+        self.seen_here: Callable[[str], bool | None] = process_alive
         #: process -> when it was looked for, and whether it is alive (None: silent, but not for long enough)
         self._seen: dict[str, tuple[int, bool | None]] = {}
         self._silent: dict[str, tuple[int, int]] = {}  # process -> since when it is silent, and on which connection
@@ -60,14 +62,15 @@ class Lives:
 
     async def _begin(self) -> None:
         """On the background loop, where no signal comes between the first word and the promise of the next."""
-        write = Write(process_subject(this_process()), self._name, None, None, ALIVE_S)
-        await self._wire.commit([write], self._name.__eq__)
-        self._wire.connection.link.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
+        name = self.process.encode()
+        write = Write(process_subject(self.process), name, None, None, ALIVE_S)
+        await self._wire.commit([write], name.__eq__)
+        self._wire.connection.link.every(BEAT_S, lambda: self._wire.commit([write], name.__eq__))
         self._beats = True
 
     def beat_if_named(self, data: bytes) -> None:
         """The same, when what is about to be written names this process."""
-        if not self._beats and self._name in data:
+        if not self._beats and self.process.encode() in data:
             self.beat()
 
     def is_alive(self, process: str) -> bool | None:
@@ -79,7 +82,7 @@ class Lives:
 
     def are_alive(self, processes: Iterable[str]) -> dict[str, bool | None]:
         """The same of several, with one look for all that are elsewhere."""
-        alive = {process: process_alive(process) for process in processes}
+        alive = {process: self.seen_here(process) for process in processes}
         elsewhere = [process for process, here in alive.items() if here is None]
         now_ns, known = self._clock.steady_ns(), self._seen.get
         unknown = [name for name in elsewhere if not 0 <= now_ns - known(name, _NEVER)[0] < BELIEVED_S * _SECOND_NS]

@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from postroom.core.system.process import start_thread
-from postroom.errors import RoomClosed
+from postroom.errors import RoomClosed, RoomError
 
-#: The callback that hears a message on the loop as it came: its subject, its data, its headers.
-Ear = Callable[[bytes, bytes, bytes], None]
+from .access import Access
+from .callbacks import Troubled
 
 
 class Loop:
@@ -63,14 +63,34 @@ class Loop:
         if thread is not None:
             thread.join()
 
+    def wait_for(self, call: LoopCall, timeout_s: float) -> Any:
+        """Wait in the caller's thread for the answer to a call; None when time ran out."""
+        return call.wait(timeout_s)
+
+    def client(self, access: Access, troubled: Troubled) -> tuple[Any, type[Exception]]:
+        """A client that is not connected yet, and the class of its errors. Raises RoomError without nats-py."""
+        try:
+            from .client import Error, RoomClient
+        except ImportError:
+            raise RoomError(
+                "rooms on NATS need the package nats-py; install it with: pip install 'postroom[nats]'"
+            ) from None
+        return RoomClient(access, troubled), Error
+
 
 _background = Loop()
 
 
+def play_background(background: Loop) -> Loop:
+    """For the simulation: rooms that are opened from now on live on this. Returns what was in use."""
+    global _background
+    before, _background = _background, background
+    return before
+
+
 def forget_loop_after_fork() -> None:
     """The loop of the process before belongs to it alone: its thread did not come along."""
-    global _background  # noqa: PLW0603  (one process, one loop)
-    _background = Loop()
+    play_background(Loop())
 
 
 class LoopCall:
@@ -171,8 +191,8 @@ class Link:
         self._again: set[asyncio.Task[None]] = set()
         self._is_closed = self._is_left = False
         self._closer: int | None = None
-        self._background = _background
-        self.loop = self._background.enter(self)
+        self.background = _background
+        self.loop = self.background.enter(self)
 
     def hand_over(self, act: Callable[..., object], *arguments: Any) -> None:
         """Let the loop do this soon. Raises RoomClosed where it has ended."""
@@ -194,7 +214,7 @@ class Link:
             if self._is_closed:
                 raise RoomClosed
             self.hand_over(act, *arguments)
-            return call.wait(timeout_s)
+            return self.background.wait_for(call, timeout_s)
         except BaseException:
             call.is_dropped = True
             if not call.done():
@@ -250,7 +270,7 @@ class Link:
         try:
             self.hand_over(self._end_calls)
             self.hand_over(last.begin)
-            last.wait()
+            self.background.wait_for(last, -1)
         except RoomClosed:
             last.forget()  # the loop has ended: a signal's handler has closed the room in the middle of this
 
@@ -263,7 +283,7 @@ class Link:
     def leave(self) -> None:
         """Let the loop go, which ends when nobody uses it any more."""
         self._is_left = True
-        self._background.leave(self)
+        self.background.leave(self)
 
 
 async def quietly(call: Callable[[], Awaitable[Any]]) -> None:

@@ -11,7 +11,6 @@ import msgspec
 
 from postroom.core.message import Draft
 from postroom.core.states import State
-from postroom.core.system.process import this_process
 from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
 
 from .cells import subscribers
@@ -81,12 +80,12 @@ class WritePlan:
     def _read_what_is_needed(self, drafts: Sequence[Draft]) -> None:
         room = self._room
         keyed = [draft for draft in drafts if draft.idempotency_key is not None]
-        keys = {key_subject(draft.from_agent, draft.idempotency_key) for draft in keyed}
-        ids = {draft.answer_to for draft in drafts if draft.answer_to is not None} - {*self._questions}
+        keys = dict.fromkeys(key_subject(draft.from_agent, draft.idempotency_key) for draft in keyed)
+        ids = [draft.answer_to for draft in drafts if draft.answer_to is not None]
         for found, subject in zip(room.wire.results([room.wire.last(key) for key in keys]), keys, strict=True):
             doc = _decode_key(found.data) if found is not None and found.data else None
             self._keys[subject] = (doc, 0 if found is None else found.seq)
-        for kept in room.read_open(ids):
+        for kept in room.read_open(id for id in ids if id not in self._questions):
             self._questions[kept.entry.id] = kept
 
     def _add_keyed(self, draft: Draft) -> list[str]:
@@ -137,7 +136,7 @@ def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
     if not drafts:
         return []
     room.reserve.check()
-    if any(draft.waiter == this_process() for draft in drafts):
+    if any(draft.waiter == room.lives.process for draft in drafts):
         room.lives.beat()
     repeats = room.unsure.repeats_of(drafts)
     try:

@@ -14,7 +14,6 @@ from postroom.core.clock import Clock, SystemClock, from_iso
 from postroom.core.config import Config
 from postroom.core.message import FRACTION_BITS, MessageT, key_at
 from postroom.core.states import FINISHED, State
-from postroom.core.system.process import process_alive, this_process
 from postroom.errors import RoomDamaged, RoomError, RoomNotFound, RoomUnreachable
 
 from . import entries
@@ -148,7 +147,8 @@ class NatsRoom:
 
     def moment(self, write: str | None = None) -> WriteTime:
         """Now, for one write; or for another attempt at the same write."""
-        return WriteTime(self.now_ms(), self.clock.wall_ms(), write or f"{self._nonce}{next(self._writes):x}")
+        write = write or f"{self._nonce}{next(self._writes):x}"
+        return WriteTime(self.now_ms(), self.clock.wall_ms(), write, self.lives.process)
 
     def next_key(self) -> int:
         """A key that is higher than all that were given out or seen here."""
@@ -183,7 +183,7 @@ class NatsRoom:
         """A stored entry as a message's, None where it is none; the tables here learn of it."""
         if found is None:
             return None
-        self.follower.learn(*found)
+        self.follower.learn(*found[:3])
         return unpack(found.seq, found.data) if is_there(found.data) else None
 
     def write_of(self, entry: Entry, expect: int) -> Write:
@@ -237,7 +237,7 @@ class NatsRoom:
             others = self.wire.results([self.wire.last(each.subject) for each in writes[1:]])
             found = [committed.found, *others]
             for entry in filter(None, found):
-                self.follower.wrote(*entry)
+                self.follower.wrote(*entry[:3])
             return committed._replace(seqs=[0 if entry is None else entry.seq for entry in found])
         for each, seq in zip(writes, committed.seqs, strict=True):
             self.follower.wrote(each.subject, seq, each.data)
@@ -291,10 +291,11 @@ class NatsRoom:
         """
         now_ns = self.clock.steady_ns()
         with self.follower.lock:
-            for process in {*self.tables.owners, *self.tables.waits} - {this_process()}:
-                if 0 <= now_ns - self._seen_alive_ns.get(process, -_SECOND_NS) < _SECOND_NS:
+            for process in dict.fromkeys((*self.tables.owners, *self.tables.waits)):
+                is_own = process == self.lives.process
+                if is_own or 0 <= now_ns - self._seen_alive_ns.get(process, -_SECOND_NS) < _SECOND_NS:
                     continue
-                alive = process_alive(process)
+                alive = self.lives.seen_here(process)
                 if alive is False:
                     self._mark_dead(process)
                 elif alive:
@@ -310,7 +311,7 @@ class NatsRoom:
         known = [kept.entry for kept in self.known()]
         beating = {entry.owner for entry in known if entry.owner_beats and entry.state == State.CLAIMED}
         beating |= {entry.waiter for entry in known if entry.waiter_beats}
-        names = sorted(name for name in beating if name is not None and process_alive(name) is None)
+        names = sorted(name for name in beating if name is not None and self.lives.seen_here(name) is None)
         for name in self.lives.look(names):
             with self.follower.lock:
                 self._mark_dead(name)
@@ -326,9 +327,10 @@ class NatsRoom:
         """
         if kepts is None:
             with self.follower.lock:
-                owners = {*self.tables.owners}
+                owners = dict.fromkeys(self.tables.owners)
         else:
-            owners = {kept.entry.owner for kept in kepts if kept.entry.owner and kept.state is State.CLAIMED}
+            held = (kept.entry.owner for kept in kepts if kept.state is State.CLAIMED)
+            owners = dict.fromkeys(owner for owner in held if owner)
         return frozenset(process for process, alive in self.lives.are_alive(owners).items() if alive is False)
 
     def _mark_dead(self, process: str) -> None:

@@ -179,7 +179,7 @@ class KnownEntries:
         """
         self.mend()
         found = []
-        for id in {*self.owners.get(process, ()), *self.waits.get(process, ())}:
+        for id in sorted({*self.owners.get(process, ()), *self.waits.get(process, ())}):
             before, entry = self.rows[id], self.rows[id].kept.entry
             self._is_torn = True
             row = self.rows[id] = IndexedEntry(

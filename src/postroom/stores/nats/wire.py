@@ -52,7 +52,8 @@ Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
 class Write(NamedTuple):
     """One entry to be written, if the sequence on its subject (or on `expect_on`) is the expected one.
 
-    Empty data deletes.
+    Empty data deletes. One that expects nothing, or deletes, has a `name`, by which the servers know its attempts (for two
+    minutes): a late one must not undo what was written since, and that something is gone does not tell by whom.
     """
 
     subject: str
@@ -60,6 +61,7 @@ class Write(NamedTuple):
     expect: int | None = None
     expect_on: str | None = None
     ttl_s: int = 0
+    name: str = ""
 
 
 class StoredEntry(NamedTuple):
@@ -68,6 +70,8 @@ class StoredEntry(NamedTuple):
     subject: str
     seq: int
     data: bytes
+    #: Where the leader gave it: its headers, as they came.
+    headers: str = ""
 
 
 class Committed(NamedTuple):
@@ -151,7 +155,8 @@ class Wire:
             raise self._refusal(answer["error"])
         message = answer["message"]
         data = b64decode(message["data"]) if "data" in message else b""
-        return StoredEntry(message["subject"].removeprefix(self._prefix), message["seq"], data)
+        subject = message["subject"].removeprefix(self._prefix)
+        return StoredEntry(subject, message["seq"], data, message.get("hdrs", ""))
 
     async def page(self, seq: int, pattern: str, count: int = PAGE) -> tuple[list[StoredEntry], bool]:
         """Entries from that sequence on, in order, from any server (which may lag); and whether there are more."""
@@ -263,7 +268,8 @@ class Wire:
         """
         try:
             found = await self.last(writes[0].subject)
-            if found is not None and is_mine(found.data):
+            name = writes[0].name.encode()
+            if found is not None and is_mine(found.data) and name in b64decode(found.headers):
                 return Committed([], found)
             for write in writes:
                 if write.expect is not None:
@@ -301,7 +307,7 @@ class Wire:
     def _messages(self, writes: Sequence[Write]) -> list[Message]:
         """The messages that make these writes: for several an atomic batch, which the last one commits."""
         last = len(writes)
-        batch = self.connection.client.new_inbox()[-22:] if last > 1 else ""
+        batch = self.new_name() if last > 1 else ""
         messages: list[Message] = []
         for place, write in enumerate(writes, 1):
             lines = ["NATS/1.0", *self._headers(write)]
@@ -316,6 +322,11 @@ class Wire:
             raise RoomError(f"{said}; nothing was changed")
         return messages
 
+    def new_name(self) -> str:
+        """A name that no other write or batch of writes has, of any process."""
+        name: str = self.connection.client.new_inbox()[-22:]
+        return name
+
     def _headers(self, write: Write) -> Iterator[str]:
         """They are plain ASCII: names of subjects are hashes, and those of rooms are letters."""
         if write.expect is not None:
@@ -324,6 +335,8 @@ class Wire:
             yield f"Nats-Expected-Last-Subject-Sequence-Subject: {self._prefix}{write.expect_on}"
         if write.ttl_s:
             yield f"Nats-TTL: {write.ttl_s}s"
+        if write.name:
+            yield f"Nats-Msg-Id: {write.name}"
 
     def full(self, error: dict[str, Any] | None = None) -> StorageFull:
         """The sentence for those whose write found no space."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -17,6 +16,7 @@ from postroom.core.message import FRACTION_BITS, new_salt, room_start_ms
 from postroom.core.system.files import (
     NETWORK_FILE_SYSTEMS,
     file_system_type,
+    locked,
     make_private_folder,
     sync_path_to,
     why_unwritable,
@@ -92,14 +92,8 @@ def opening(folder: Path) -> Iterator[None]:
         why = why_unwritable(folder) or "choose another folder, or run as its owner"
         raise RoomUnreachable(f"the room's folder {folder} cannot be written: {why}")
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with locked(folder / LOCK, os.O_RDWR | os.O_CREAT):
             yield
-        finally:
-            # closing is not enough: a process that was forked off meanwhile has it open, too
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
     except OSError as error:
         raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
 
