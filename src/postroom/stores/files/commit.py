@@ -54,10 +54,10 @@ class Commits:
                     self._board.write(room)
                 crashpoints.reached("files.followed")
                 folders += self._folders_to_sync(record) if synced else []
+                if in_order and not room.took:
+                    self._log.set_mark(place)
             except OSError:
                 break  # it is written down, so it counts; the next holder of the lock lets the tree follow
-            if in_order and not room.took:
-                self._log.set_mark(place)
         room.took = LogStep()
 
     def sync_log(self) -> None:
@@ -134,12 +134,13 @@ class Commits:
             self._board.suspect = True
             self._board.take_up(room)  # what somebody wrote into the files meanwhile is not written over
             self._board.write(room)
+            self._log.set_mark(self._log.place)
         except OSError:
             return  # the next one tries again
-        self._log.set_mark(self._log.place)
         folders: list[int] = []
         self.commit(room, LogStep(), folders)
-        sync_folders(folders)
+        with suppress(OSError):  # of steps that nobody was told of
+            sync_folders(folders)
 
     def _follow_again(self, records: list[LogRecord], room: FileTables) -> None:
         """Bring every file of some steps where it belongs in the end, from wherever they left it.
@@ -175,10 +176,15 @@ class Commits:
 
 
 def sync_folders(folders: list[int]) -> None:
-    """Make the names in folders survive a power cut, and let go of the folders."""
+    """Make the names in folders survive a power cut, and let go of the folders, also where one cannot be synced."""
+    failed: OSError | None = None
     while folders:
         folder = folders.pop()
         try:
             os.fsync(folder)
+        except OSError as error:
+            failed = error
         finally:
             os.close(folder)
+    if failed is not None:
+        raise failed

@@ -16,7 +16,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,7 +177,8 @@ class Log:
         last_ns = _read_place(self._turn)
         if last_ns <= now_ns < last_ns + span_ns:  # a later one is from before a boot
             return False
-        os.pwrite(self._turn, _PLACE.pack(now_ns), 0)
+        with suppress(OSError):  # others look as well, then
+            os.pwrite(self._turn, _PLACE.pack(now_ns), 0)
         return True
 
     def last_key_us(self) -> int:
@@ -303,8 +304,16 @@ class Log:
         sync_folder(self._folder)  # or the old one might be back after a power cut, without what comes from now on
 
     def cut_off(self) -> None:
-        """Cut off what a killed process left unfinished. The caller has the lock, and has read everything."""
-        os.ftruncate(self._file, self.place)
+        """Cut off what a killed process left unfinished. The caller has the lock, and has read everything.
+
+        Raises RoomUnreachable, and nothing was changed.
+        """
+        try:
+            os.ftruncate(self._file, self.place)
+        except OSError as error:
+            raise RoomUnreachable(
+                f"{self.path} could not be truncated ({error.strerror}); nothing was changed"
+            ) from error
 
     def close(self) -> None:
         for descriptor in (self._lock, self._keys, self._mark, self._turn, self._file):

@@ -301,7 +301,12 @@ class FilesStore(TableStore):
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(rings.everyone, rings.one_each)
-        sync_folders(folders)
+        try:
+            sync_folders(folders)
+        except OSError as error:
+            raise RoomUnreachable(
+                f"the disk of {self.folder} failed to sync ({error.strerror}); it was done, but may not survive a power cut"
+            ) from error
 
     def quiet_step(self) -> AbstractContextManager[FileTables]:
         return self.step(look=False, synced=False)
@@ -323,8 +328,8 @@ class FilesStore(TableStore):
         if self._looks:
             raise _unwritten(self.folder, self._looks)
         mine = [draft for draft in drafts if not draft.publish]
-        us = self._log.reserve((self._about.base_ns + self.clock.steady_ns()) // 1000, len(mine)) if mine else 0
         try:
+            us = self._log.reserve((self._about.base_ns + self.clock.steady_ns()) // 1000, len(mine)) if mine else 0
             for draft in mine:
                 if id(draft) not in self._prepared:
                     self._prepared[id(draft)] = prepare(self._tree, self.clock, self._about.salt, draft, us)
@@ -485,7 +490,8 @@ class FilesStore(TableStore):
         if self._log.size() - self._first_line > max(self.log_growth_bytes, self._first_line):
             with self._log.locked():
                 room = self._caught_up()
-                self._log.begin_anew(room.whole(self._log.base + self._log.place))
+                with suppress(OSError):  # the log stays as long as it is
+                    self._log.begin_anew(room.whole(self._log.base + self._log.place))
 
     def _clear_up(self, room: FileTables) -> None:
         """Remove what processes that died had not finished writing."""
