@@ -80,6 +80,30 @@ def test_nobody_answering_is_decided_at_the_deadline(clock: ManualClock, in_back
     assert {outcome.reason for outcome in decision.outcomes.values()} == {Reason.NO_RESULT}
 
 
+def test_a_coordinator_that_nobody_has_answered_waits_and_does_not_go_round(
+    clock: ManualClock, in_background: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    wait = clock.wait_readable
+
+    def noted(fds: Any, timeout_s: float | None) -> list[int]:
+        waits.append(timeout_s)
+        return wait(fds, timeout_s)
+
+    monkeypatch.setattr(clock, "wait_readable", noted)
+    pool = ScriptedPool("ada")
+    considering = in_background(lambda: Coordinator(pool, clock=clock, deadline_s=3).consider(message()))
+    pool.wait_until_asked()
+    clock.advance(0.2)  # first looks would be enough from here on, and there are none
+    wait_for(lambda: len(waits) > 1)
+    threading.Event().wait(0.1)
+
+    assert len(waits) == 2
+    assert waits[1] == pytest.approx(2.8)
+    clock.advance(3)
+    assert considering.result().trigger is Trigger.DEADLINE
+
+
 def test_first_looks_decide_at_once_and_deep_ones_revise_while_it_is_open(
     clock: ManualClock, in_background: Start
 ) -> None:
@@ -337,6 +361,22 @@ def test_without_a_room_the_oldest_of_too_many_decisions_are_forgotten(clock: Ma
 
     assert decisions.forget(3600) == 3
     assert [decisions.find(f"m{number}") is None for number in range(5)] == [True, True, True, False, False]
+
+
+def test_a_wall_clock_that_is_set_neither_takes_a_message_from_its_coordinator_nor_keeps_it_for_ever(
+    room: Room, clock: ManualClock, in_background: Start
+) -> None:
+    first, second = Decisions(room.store, clock), Decisions(room.store, clock)
+    version = first.take("m1", 3.0)
+    clock.jump_wall(86_400)
+    taking = in_background(lambda: second.take("m1", 3.0))
+    taking.join(0.1)
+    assert taking.running
+
+    clock.jump_wall(-2 * 86_400)
+    clock.advance(9)  # three seconds and the grace are over
+
+    assert taking.result() not in (None, version)
 
 
 def test_one_who_was_taken_for_dead_takes_the_others_word(room: Room, clock: ManualClock, in_background: Start) -> None:

@@ -258,13 +258,13 @@ def test_the_fast_path_decides_from_first_looks_and_stays_open() -> None:
     closed = decide({"ada": said(0.4), "bob": said(0.95)}, 0.6, config, 1)
 
     assert before.trigger is Trigger.WAITING
-    assert next_moment(before, config) == 0.1
+    assert next_moment(before, config, 0.05) == 0.1
     assert (fast.trigger, fast.granted, fast.closed) == (Trigger.FAST_PATH, ("ada",), False)
-    assert next_moment(fast, config) == 5
+    assert next_moment(fast, config, 0.1) == 5
     assert everybody.trigger is Trigger.FAST_PATH  # nobody's first look is missing: no need to wait
     assert (revised.granted, revised.closed) == (("bob",), False)
     assert (closed.trigger, closed.granted) == (Trigger.ALL_IN, ("bob",))
-    assert next_moment(closed, config) is None
+    assert next_moment(closed, config, 0.6) is None
 
 
 @pytest.mark.parametrize(

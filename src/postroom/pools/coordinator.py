@@ -23,6 +23,7 @@ import msgspec
 from postroom.core.clock import SYSTEM, Clock, from_iso
 from postroom.core.config import Config as RoomConfig
 from postroom.core.message import Message
+from postroom.core.system.process import start_thread
 from postroom.errors import PostroomError
 from postroom.mail.received import Envelope
 from postroom.stores.memory.store import MemoryStore
@@ -224,7 +225,7 @@ class _LateWriter:
             self._waiting.append((message_id, late))
             if not self._runs:
                 self._runs = True
-                threading.Thread(target=self._run, name="postroom late results", daemon=True).start()
+                start_thread(threading.Thread(target=self._run, name="postroom late results", daemon=True))
 
     def _run(self) -> None:
         while True:
@@ -291,8 +292,9 @@ class Consideration:
             decision = self._by_now()
             if decision is not None:
                 return decision
-            moment = next_moment(self._decision, self._config)
-            left_s = None if moment is None else max(0.0, moment - self._coordinator.now())
+            now = self._coordinator.now()
+            moment = next_moment(self._decision, self._config, now)
+            left_s = None if moment is None else max(0.0, moment - now)
             if self._coordinator.clock.wait_readable([self._told], left_s):
                 os.read(self._told, 4096)
 

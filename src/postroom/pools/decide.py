@@ -176,13 +176,15 @@ def decide(evaluations: Mapping[str, Known], now: float, config: Config, seed: i
     )
 
 
-def next_moment(decision: Decision, config: Config) -> float | None:
-    """When time alone would change the decision; None when only a result can, or nothing."""
+def next_moment(decision: Decision, config: Config, now: float) -> float | None:
+    """When, after now, time alone would change the decision; None when only a result can, or nothing."""
     if decision.closed:
         return None
     deadline = config.began_at + config.deadline_s
     fast = config.fast_path_s
-    if decision.trigger is Trigger.WAITING and fast is not None and decision.after_s < fast:
+    # by now, not by when it was decided: while nothing comes the decision stays the same, and the coordinator would wait
+    # for a moment that is over, again and again (tests/pools/test_coordinator.py). `_trigger` compares the same sums.
+    if decision.trigger is Trigger.WAITING and fast is not None and now < config.began_at + fast:
         return min(deadline, config.began_at + fast)
     return deadline
 
@@ -226,12 +228,12 @@ def _trigger(evaluations: Mapping[str, Known], now: float, config: Config) -> Tr
     )
     if config.quorum is not None and words >= config.quorum:
         return Trigger.QUORUM
-    if now - config.began_at >= config.deadline_s:
+    if now >= config.began_at + config.deadline_s:
         return Trigger.DEADLINE
     if config.fast_path_s is None or not any(isinstance(known, Evaluation) for known in heard.values()):
         return Trigger.WAITING
     everybody = all(known is not None for known in heard.values())
-    return Trigger.FAST_PATH if everybody or now - config.began_at >= config.fast_path_s else Trigger.WAITING
+    return Trigger.FAST_PATH if everybody or now >= config.began_at + config.fast_path_s else Trigger.WAITING
 
 
 def _weigh(

@@ -2,8 +2,8 @@
 
 Each message has a cell "decision/<id>":
 
-    {"owner": PROCESS, "until_ms": …, "decision": None}          somebody considers it
-    {"owner": PROCESS, "until_ms": …, "decision": {…}}           decided; never changed again but for what came late
+    {"owner": PROCESS, "until_ms": …, "steady": …, "decision": None}   somebody considers it
+    {"owner": PROCESS, "until_ms": …, "decision": {…}}                 decided; never changed but for what came late
 
 A cell that is taken belongs to its owner until the owner is gone or its time is over; then another may take it. Of
 several coordinators one writes and the others read. Threads of one coordinator wait for each other, however long it
@@ -85,12 +85,25 @@ class Decisions:
         raise RoomBusy(f"no process finished the decision on message {message_id}; try again")
 
     def _claim(self, deadline_s: float) -> Value:
-        until_ms = self._clock.wall_ms() + round((deadline_s + GRACE_S) * 1000)
-        return {"owner": self._store.process, "until_ms": until_ms, "decision": None}
+        span_s = deadline_s + GRACE_S
+        until_ms = self._clock.wall_ms() + round(span_s * 1000)
+        steady = [self._clock.boot_id(), self._clock.steady_ns() + round(span_s * 1_000_000_000)]
+        return {"owner": self._store.process, "until_ms": until_ms, "steady": steady, "decision": None}
 
     def _is_abandoned(self, value: Value) -> bool:
         """Whether nobody will decide: its owner is gone, or has had all its time."""
-        return self._store.process_alive(value["owner"]) is False or self._clock.wall_ms() > value["until_ms"]
+        return self._store.process_alive(value["owner"]) is False or self._is_over(value)
+
+    def _is_over(self, value: Value) -> bool:
+        """Whether its owner's time is over: by the steady clock, between processes of one boot.
+
+        So a wall clock that is set neither takes a message from the coordinator that is at it nor lets the others wait
+        for ever (tests/pools/test_coordinator.py).
+        """
+        match value.get("steady"):
+            case [boot, int(until_ns)] if boot == self._clock.boot_id():
+                return self._clock.steady_ns() > until_ns
+        return self._clock.wall_ms() > int(value["until_ms"])
 
     def release(self, message_id: str, version: int) -> None:
         """It was not decided after all: let others."""

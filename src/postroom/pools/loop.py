@@ -19,6 +19,7 @@ from itertools import count
 from typing import Final
 
 from postroom.core.clock import SYSTEM
+from postroom.core.system.process import join_thread, start_thread
 
 log = logging.getLogger("postroom")
 
@@ -43,9 +44,9 @@ class Timer:
 class PoolLoop:
     """A thread, the descriptors it watches and the calls it owes. `call` and `call_at` may come from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         self._lock = threading.Lock()
-        self._selector = selectors.DefaultSelector()
+        self._selector = selector or selectors.DefaultSelector()
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -57,7 +58,7 @@ class PoolLoop:
         self._stop = False
         self.users = 0  # pools that entered it
         self.thread = threading.Thread(target=self._run, name="postroom pool", daemon=True)
-        self.thread.start()
+        start_thread(self.thread)
 
     def call(self, call: Call) -> None:
         """Make a call in the loop's thread, soon."""
@@ -159,7 +160,7 @@ class PoolLoop:
 
         self.call(stop)
         if not self.is_here():
-            self.thread.join()
+            join_thread(self.thread, None)
 
 
 _lock = threading.Lock()

@@ -36,7 +36,7 @@ from postroom.errors import (
 from postroom.room import Room
 
 from .evaluation import Evaluation
-from .loop import enter, leave
+from .loop import PoolLoop, enter, leave
 from .plan import Policy, WorkerPlan
 from .protocol import message_text, plain_text
 from .report import Report
@@ -116,7 +116,7 @@ class WorkerPool:
         self._services: list[Answering | Following] = []
         self._reports: list[Report] = []  # to the rooms that it works in
         self._pid = current_pid()
-        self._loop = enter()
+        self._loop = self._enter_loop()
         try:
             self.initialize_workers(workers if isinstance(workers, Mapping) else {name: {} for name in workers})
         except BaseException:
@@ -415,6 +415,12 @@ class WorkerPool:
             reports, self._reports = self._reports, []
         for report in reports:
             report.close()
+        self._leave_loop()
+
+    def _enter_loop(self) -> PoolLoop:
+        return enter()
+
+    def _leave_loop(self) -> None:
         leave(self._loop)
 
     # For its workers, in the loop's thread

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
 from postroom.core.message import MAX_SPAN_S
+from postroom.core.system.process import acquire_lock
 from postroom.errors import InvalidMessage, WorkerError
 
 from .evaluation import Evaluation
@@ -77,7 +78,7 @@ class Request:
 
         Its deadline is kept whether anybody waits or not.
         """
-        if not self.done and self._gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+        if not self.done and acquire_lock(self._gate, timeout_s):
             self._gate.release()  # for the next thread that waits
         return self.done
 

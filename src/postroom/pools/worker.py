@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Protocol
 
 from postroom.core.clock import SYSTEM
 from postroom.core.events import Hooks, Listener
+from postroom.core.system.process import wait_event
 from postroom.errors import (
     EvaluatorFailed,
     WorkerDied,
@@ -282,7 +283,7 @@ class PoolWorker:
 
     def wait_ready(self) -> None:
         """Wait until it is ready for the first time; raises WorkerNotReady, with its last words, when it is not."""
-        self._started.wait()
+        wait_event(self._started, None)
         self._raise_refusal()
 
     def _raise_refusal(self) -> None:
@@ -377,7 +378,7 @@ class PoolWorker:
 
     def wait_over(self, timeout_s: float | None = None) -> bool:
         """Wait until its process has ended for good; False when it has not after that time."""
-        return self._over.wait(timeout_s)
+        return wait_event(self._over, timeout_s)
 
     def stop_with(self, refusal: WorkerError, state: State) -> None:
         """Take nothing more, tell all waiting callers, and end the process. In the loop's thread."""
