@@ -52,6 +52,8 @@ class LoopGateway(Gateway):
     Everything else is for the worker thread.
     """
 
+    claims_in_callers_thread = False
+
     def __init__(self, store: Store, config: Config, clock: Clock, *, worker: WorkerThread) -> None:
         super().__init__(store, config, clock)
         self._worker = worker

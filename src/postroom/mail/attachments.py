@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import hashlib
 import os
 import re
@@ -12,7 +11,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ import msgspec
 
 from postroom.core.config import ARTIFACTS
 from postroom.core.crashpoints import reached
-from postroom.core.system.files import sync_folder
+from postroom.core.system.files import locked, sync_folder
 from postroom.errors import InvalidMessage, RoomUnreachable, UnknownMessage
 from postroom.stores.contract import Query, Store
 
@@ -155,7 +154,8 @@ def tidying(store: Store, folder: Path) -> Iterator[int]:
 
 def _delete(store: Store, folder: Path, chosen: list[str], unread: set[str], started_ms: int) -> int:
     """Delete those of the chosen files that are `unread`, and still are when they are out of the way."""
-    with _alone_in(folder):
+    # Only one process at a time puts files aside: another could put a new file in the place of one that is to go.
+    with locked(folder, os.O_RDONLY | os.O_DIRECTORY):
         for digest in unread:
             with suppress(FileNotFoundError):
                 os.rename(folder / digest, folder / (_ASIDE + digest))
@@ -164,18 +164,6 @@ def _delete(store: Store, folder: Path, chosen: list[str], unread: set[str], sta
         late = {digest for page in _pages(store, again) for digest in _named_in(page, unread)} if unread else set()
         late |= _named_in((cell.value for cell in store.cell_scan("")), unread) if unread else set()
         return sum(_judge(folder, digest, started_ms, kept=digest not in unread - late) for digest in chosen)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Only one process at a time puts files aside: another could put a new file in the place of one that is to go."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked off meanwhile has it open, too
-        os.close(descriptor)
 
 
 def _is_ours(folder: Path) -> bool:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import SAFETY_LOOK_S, Config
@@ -131,6 +131,9 @@ class Gateway:
 
     Shared by all threads of the process that made it.
     """
+
+    #: Whether a method that ends at `finish` may claim before: an asyncio room does so in a thread of its own.
+    claims_in_callers_thread: ClassVar[bool] = True
 
     def __init__(self, store: Store, config: Config, clock: Clock) -> None:
         self.store = store
