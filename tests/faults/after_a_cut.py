@@ -25,114 +25,14 @@ from typing import Any
 
 from tests.faults.programs.power import Event, Handle
 
-SECTOR_BYTES = 512
-#: A change to a file: where, and the data; or the new size, and None.
-Change = tuple[int, bytes | None]
-
-
-class File:
-    """One file: what is safe of it, and what was done to it since, each with the number of its event."""
-
-    def __init__(self) -> None:
-        self._safe = bytearray()
-        self._since: list[tuple[int, Change]] = []
-        self._once = bytearray()  # whatever lay at a place last, also behind a later end
-
-    def change(self, number: int, place: int, data: bytes | None) -> None:
-        self._since.append((number, (place, data)))
-        if data is not None:
-            _apply([(place, data)], self._once)
-
-    def sync(self, began: int) -> None:
-        """A sync that began at that event has ended."""
-        done = 0
-        while done < len(self._since) and self._since[done][0] < began:
-            done += 1
-        _apply((change for _, change in self._since[:done]), self._safe)
-        del self._since[:done]
-
-    def whole(self) -> bytes:
-        """The file with all that was done to it."""
-        return bytes(_apply((change for _, change in self._since), bytearray(self._safe)))
-
-    def after_a_cut(self, chance: random.Random, rubbish: float = 0.05, *, in_order: bool = False) -> bytes:
-        """`rubbish` is the share of sectors that are. `in_order`: as the system's memory is written out, a sector at a time,
-        so that none has a later write without the earlier ones, and a file of one sector is never rubbish.
-        """
-        changes = [change for _, change in self._since]
-        if in_order and max(self._lengths(changes)) <= SECTOR_BYTES:
-            rubbish = 0
-        mood = chance.choice(("none", "all", "first", "pieces", "pieces", "pieces"))
-        if mood == "none" or not changes:
-            return bytes(self._safe)
-        if mood == "all":
-            return self.whole()
-        if mood == "first":
-            return bytes(_apply(changes[: chance.randrange(len(changes) + 1)], bytearray(self._safe)))
-        filling = chance.choice((b"", b"", chance.randbytes(4096), self._once)) if rubbish else b""
-        pieces = _pieces(changes, chance, rubbish, in_order=in_order)
-        found = _apply(pieces, bytearray(self._safe), filling)
-        if chance.random() < 0.5:
-            _resize(found, chance.choice(self._lengths(changes)), filling)
-        return bytes(found)
-
-    def _lengths(self, changes: list[Change]) -> list[int]:
-        """How long the file was, since it was last synced."""
-        lengths = [len(self._safe)]
-        for place, data in changes:
-            lengths.append(place if data is None else max(lengths[-1], place + len(data)))
-        return lengths
-
-
-def _resize(content: bytearray, size: int, filling: bytes | bytearray) -> None:
-    """Cut it off, or fill it up: with what the filling has at that place (a short one is repeated), else with zeros."""
-    del content[size:]
-    start = len(content)
-    if start < size and 0 < len(filling) <= 4096:
-        content.extend((filling * ((size - start) // len(filling) + 1))[: size - start])
-    elif start < size:
-        content.extend(filling[start:size])
-        content.extend(bytes(size - len(content)))
-
-
-def _apply(changes: Iterable[Change], content: bytearray, filling: bytes | bytearray = b"") -> bytearray:
-    for place, data in changes:
-        if data is None:
-            _resize(content, place, filling)
-        else:
-            if place > len(content):
-                _resize(content, place, filling)
-            content[place : place + len(data)] = data
-    return content
-
-
-def _pieces(changes: list[Change], chance: random.Random, rubbish: float, *, in_order: bool) -> list[Change]:
-    """The changes in sectors, some of them lost, some of them rubbish."""
-    sector = chance.choice((SECTOR_BYTES, 4096))
-    kept = chance.choice((0.1, 0.5, 0.9))
-    found: list[Change] = []
-    lost: set[int] = set()
-    for place, data in changes:
-        if data is None:
-            found += [(place, None)] if chance.random() < 0.5 else []
-            continue
-        at, end = place, place + len(data)
-        while at < end:
-            to = min(end, (at // sector + 1) * sector)
-            if chance.random() < kept and at // sector not in lost:
-                spoilt = chance.random() < rubbish
-                found.append((at, chance.randbytes(to - at) if spoilt else data[at - place : to - place]))
-            elif in_order:
-                lost.add(at // sector)
-            at = to
-    return found
+from postroom.testing.simulation.cut_files import CutFile
 
 
 class Folder:
     """One folder: the names in it, as whoever looks sees them, and what became of names here since they were synced."""
 
     def __init__(self) -> None:
-        self.now: dict[str, File | Folder] = {}
+        self.now: dict[str, CutFile | Folder] = {}
         self.since: list[NameChange] = []
 
     def sync(self, began: int) -> None:
@@ -145,7 +45,7 @@ class NameChange:
     """One thing loses a name, or gets one, or gets one for another in one step."""
 
     number: int
-    what: File | Folder
+    what: CutFile | Folder
     gone: tuple[Folder, str] | None = None
     came: tuple[Folder, str] | None = None
     safe: bool = False
@@ -158,7 +58,7 @@ def _keep(since: list[NameChange], began: int) -> None:
     since[:] = [change for change in since if not change.safe]
 
 
-Names = dict[Folder, dict[str, File | Folder]]
+Names = dict[Folder, dict[str, CutFile | Folder]]
 
 
 @dataclass(eq=False, slots=True)
@@ -166,8 +66,8 @@ class Sync:
     """A sync under way: when it began, and of what; and that with the folders on the way to it, if their names are kept."""
 
     began: int
-    what: File | Folder
-    way: Sequence[File | Folder] = ()
+    what: CutFile | Folder
+    way: Sequence[CutFile | Folder] = ()
 
 
 class Disk:
@@ -177,10 +77,10 @@ class Disk:
         self._root = root
         self._top = Folder()
         self._inodes: dict[int, Folder] = {root.stat().st_ino: self._top}
-        self._handles: dict[Handle, File] = {}
+        self._handles: dict[Handle, CutFile] = {}
         self._syncs: dict[Handle, Sync] = {}
         self._names: list[NameChange] = []
-        self._names_of: dict[File | Folder, list[NameChange]] = {}  # what happened to its names, and is not safe
+        self._names_of: dict[CutFile | Folder, list[NameChange]] = {}  # what happened to its names, and is not safe
         self._number = 0
 
     def play(self, event: Event) -> None:
@@ -200,12 +100,12 @@ class Disk:
         else:
             self._play_name(kind, first, *rest)
 
-    def _file(self, of: Handle | str) -> File:
+    def _file(self, of: Handle | str) -> CutFile:
         found = self._at(of) if isinstance(of, str) else self._handles[of]
-        assert isinstance(found, File), f"{of} is a folder"
+        assert isinstance(found, CutFile), f"{of} is a folder"
         return found
 
-    def _at(self, path: str) -> File | Folder:
+    def _at(self, path: str) -> CutFile | Folder:
         if PurePath(path) == self._root:
             return self._top
         folder, name = self._place(path)
@@ -243,13 +143,13 @@ class Disk:
             folder, name = self._place(rest[0])
             there = folder.now.get(name)
             if kind == "made":
-                there = File()
+                there = CutFile()
                 self._rename(there, came=(folder, name))
-            assert isinstance(there, File), f"{rest[0]} was there before anybody made it"
+            assert isinstance(there, CutFile), f"{rest[0]} was there before anybody made it"
             self._handles[first] = there
 
     def _rename(
-        self, what: File | Folder, gone: tuple[Folder, str] | None = None, came: tuple[Folder, str] | None = None
+        self, what: CutFile | Folder, gone: tuple[Folder, str] | None = None, came: tuple[Folder, str] | None = None
     ) -> None:
         change = NameChange(self._number, what, gone, came)
         _apply_name(change, lambda folder: folder.now)
@@ -310,7 +210,7 @@ class Disk:
         return self._names[: chance.randint(safe, len(self._names))]
 
     def _kept_by_file(self, chance: random.Random) -> Iterable[NameChange]:
-        changes: dict[File | Folder, list[NameChange]] = {}
+        changes: dict[CutFile | Folder, list[NameChange]] = {}
         for change in self._names:
             changes.setdefault(change.what, []).append(change)
         kept: set[NameChange] = set()
@@ -340,9 +240,9 @@ def _apply_name(change: NameChange, look: Any) -> None:
         look(folder)[name] = change.what
 
 
-def _files(folder: Folder, look: Any, at: PurePath) -> Iterable[tuple[str, File]]:
+def _files(folder: Folder, look: Any, at: PurePath) -> Iterable[tuple[str, CutFile]]:
     for name, there in look(folder).items():
-        if isinstance(there, File):
+        if isinstance(there, CutFile):
             yield str(at / name), there
         else:
             yield from _files(there, look, at / name)

@@ -184,8 +184,10 @@ def test_no_kill_loses_a_message_of_a_files_room(
 
 
 @pytest.mark.long
-def test_two_hundred_kills_in_a_files_room(files_nursery: Nursery, folder: Path, figure: Callable[[str], None]) -> None:
-    run_storm(files_nursery, folder, count("FILES_KILLS_LONG", 200), figure)
+def test_five_hundred_kills_in_a_files_room(
+    files_nursery: Nursery, folder: Path, figure: Callable[[str], None]
+) -> None:
+    run_storm(files_nursery, folder, count("FILES_KILLS_LONG", 500), figure)
 
 
 # One step, one kill

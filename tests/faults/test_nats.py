@@ -30,7 +30,7 @@ from postroom.stores.contract import Ticket
 from postroom.stores.nats.store import NatsStore
 from postroom.testing import together
 
-from .support import Nursery, count, journal, seed
+from .support import Nursery, count, in_parts, journal, seed
 
 ACKED = 2
 PATIENCE_S = 120.0
@@ -207,11 +207,13 @@ def test_a_leader_that_is_killed_takes_nothing_with_it(
 
 
 @pytest.mark.long
-def test_five_leaders_and_all_servers_that_are_killed_take_nothing_with_them(
+@in_parts(8)
+@pytest.mark.usefixtures("part")
+def test_forty_leaders_and_all_servers_that_are_killed_take_nothing_with_them(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with running_cluster() as cluster:
-        figure("nats: " + kill_leaders(crew, cluster, tmp_path, 4, count("LEADERS", 5), 2))
+        figure("nats: " + kill_leaders(crew, cluster, tmp_path, 4, count("LEADERS_LONG", 40) // 8, 2))
 
 
 def cut_off(crew: Nursery, server: Server, tmp_path: Path, each: int, cut_s: float, timeout_s: float) -> str:

@@ -18,6 +18,7 @@ import apsw
 
 import postroom
 from postroom import aio
+from postroom.cli.commands.web import while_served
 
 from .journal import Journal
 from .nursery import steady_ns
@@ -99,6 +100,14 @@ def server(folder: str, journal: str, over: str) -> None:
         serving.join()
 
 
+def page(folder: str, journal: str, over: str) -> None:
+    """Serve the room's page; the test is its browser."""
+    with postroom.open(f"sqlite:{folder}") as room, while_served(room) as address:
+        Journal(journal).note("serves", address)
+        while not os.path.exists(over):
+            time.sleep(IDLE_S)
+
+
 def asker(folder: str, journal: str, enough: str, per_s: float) -> None:
     """Ask one question after the other."""
     note = Journal(journal).note
@@ -140,13 +149,13 @@ def holder(folder: str, journal: str) -> None:
         time.sleep(7200)
 
 
-def waiter(folder: str, journal: str) -> None:
-    """Wait for mail. The test stops this process while it waits, and lets it go on after the day."""
+def waiter(folder: str, journal: str, idle_s: float = 5) -> None:
+    """Wait for mail, until none has come for `idle_s`. A test may stop this process while it waits."""
     note = Journal(journal).note
     with postroom.open(f"sqlite:{folder}") as room:
         me = room.agent("stopped")
         note("waits")
-        for message in me.listen(timeout_s=5, lease_s=LEASE_S):
+        for message in me.listen(timeout_s=idle_s, lease_s=LEASE_S):
             note("acked", message.id, True)
 
 

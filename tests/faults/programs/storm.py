@@ -1,8 +1,12 @@
-"""Those who are killed in the storm: they send, receive, answer and count until a SIGKILL ends them."""
+"""Those who are killed in the storm: they send, receive, answer and count until a SIGKILL ends them.
+
+In a storm they work without a pause. Where they are killed for an hour they rest for `pause_s` between two steps.
+"""
 
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import postroom
@@ -16,7 +20,7 @@ from .rooms import UNTIRING, letter, open_room, want
 COUNTER = "storm/counter"
 
 
-def sender(folder: str, journal: str, seed: int, most: int = 1_000_000) -> None:
+def sender(folder: str, journal: str, seed: int, most: int = 1_000_000, pause_s: float = 0) -> None:
     """Send single letters, batches and questions, and write down every id that a send returned."""
     note, chance = Journal(journal).note, random.Random(seed)
     store = open_room(folder)
@@ -28,9 +32,10 @@ def sender(folder: str, journal: str, seed: int, most: int = 1_000_000) -> None:
             [letter(payload={"batch": batch, "of": size}, waiter=waiter, max_deliveries=UNTIRING) for _ in range(size)]
         )
         note("sent", ids)
+        time.sleep(pause_s)
 
 
-def receiver(folder: str, journal: str, seed: int) -> None:
+def receiver(folder: str, journal: str, seed: int, pause_s: float = 0) -> None:
     """Claim and settle, and write down what was held, and which settling counted."""
     note, chance = Journal(journal).note, random.Random(seed)
     store = open_room(folder)
@@ -43,6 +48,7 @@ def receiver(folder: str, journal: str, seed: int) -> None:
         if not claimed.deliveries:
             waiter.wait(0.01)
         claimed = _settle_all(store, note, chance, claimed.deliveries)
+        time.sleep(pause_s)
 
 
 def _settle_all(store: SqliteStore, note: Any, chance: random.Random, deliveries: list[Delivery]) -> Claimed:
@@ -73,16 +79,17 @@ def _note_claims(note: Any, claimed: Claimed) -> None:
         note("claimed", delivery.ticket.id, delivery.ticket.token)
 
 
-def teller(folder: str, journal: str, seed: int) -> None:
+def teller(folder: str, journal: str, seed: int, pause_s: float = 0) -> None:
     """Send as programs do, through a room and an agent."""
     note = Journal(journal).note
     room = postroom.open(f"sqlite:{folder}", max_deliveries=UNTIRING)
     ada = room.agent("ada")
     while True:
         note("sent", [ada.send("bob", {"teller": seed})])
+        time.sleep(pause_s)
 
 
-def listener(folder: str, journal: str, seed: int) -> None:
+def listener(folder: str, journal: str, seed: int, pause_s: float = 0) -> None:
     """Receive as programs do, through a room and an agent."""
     note = Journal(journal).note
     room = postroom.open(f"sqlite:{folder}", max_deliveries=UNTIRING)
@@ -90,9 +97,10 @@ def listener(folder: str, journal: str, seed: int) -> None:
         note("claimed", message.id, message.token)
         note("settling", message.id, message.token)
         note("settled", message.id, message.token, "acked", message.ack(), [])
+        time.sleep(pause_s)
 
 
-def counter(folder: str, journal: str, seed: int) -> None:
+def counter(folder: str, journal: str, seed: int, pause_s: float = 0) -> None:
     """Add one to a shared number by compare-and-set, and write down each time that it counted."""
     note = Journal(journal).note
     store = open_room(folder)
@@ -101,13 +109,15 @@ def counter(folder: str, journal: str, seed: int) -> None:
         value, version = (cell.value, cell.version) if cell else (0, 0)
         if store.cell_write(COUNTER, value + 1, expect=version) is not None:
             note("counted", value + 1)
+        time.sleep(pause_s)
 
 
-def housekeeper(folder: str, journal: str, seed: int) -> None:
+def housekeeper(folder: str, journal: str, seed: int, pause_s: float = 0) -> None:
     """Sweep without a pause, so that checkpoints and the burial of dead processes are killed half-way too."""
     store = open_room(folder)
     while True:
         store.sweep()
+        time.sleep(pause_s)
 
 
 def drain(folder: str, journal: str) -> None:
