@@ -17,7 +17,8 @@
 #define ANY 255           /* whatever version is there */
 #define NOT_THERE 0       /* the version of a cell that is not there */
 
-mtype = { create, change, overwrite, remove };
+mtype = { look, create, change, overwrite, remove };         /* the steps */
+mtype = { yes, refused };                                    /* and their outcomes */
 
 byte version;             /* of the cell; 0: it is not there */
 byte value;               /* a counter, so that a lost addition is seen */
@@ -34,20 +35,40 @@ Writer writer[WRITERS];
 byte writes;              /* not in the store: writes so far, */
 byte sum;                 /* and what the counter must be */
 
-hidden byte counted;
+#ifdef TRACE
+byte steps;
+#endif
+
+/* Scratch of one step; never part of a state. */
+hidden byte counted, was_version, was_stale, i;
 
 #define PROMISE(name, holds) assert(holds)
 
+/* The end of each step, told with: whether the cell was there, and is; whether what the writer had read was out of date;
+   and after that what a reading gives. */
+inline done(w, step, outcome) {
+    printf("%e %d %e | %d>%d %d | %d\n", step, w, outcome, was_version != NOT_THERE, version != NOT_THERE, was_stale, value)
+#ifdef TRACE
+    ; steps++
+#endif
+}
+
+inline begin(w) { was_version = version; was_stale = writer[w].has_read && writer[w].version != version }
+
+inline forget(w) { writer[w].has_read = false; writer[w].version = 0; writer[w].value = 0; writer[w].writes = 0 }
+
 inline read(w) {
+    begin(w);
     writer[w].has_read = true;
     writer[w].version = version;
     writer[w].value = value;
     writer[w].writes = writes;
-    printf("read %d %d %d\n", w, version != NOT_THERE, value)
+    done(w, look, yes)
 }
 
 /* The one step that changes a cell. It is refused when the version is another than was expected. */
 inline write(w, how, expect, new_value) {
+    begin(w);
     counted = (expect == ANY || expect == version);
     if
     :: counted ->
@@ -66,8 +87,8 @@ inline write(w, how, expect, new_value) {
     :: else
     fi;
     PROMISE(a_version_never_comes_back, version <= given && (version == NOT_THERE || !counted || version == given));
-    printf("write %d %e %d %d %d\n", w, how, counted, version != NOT_THERE, value);
-    writer[w].has_read = false; writer[w].version = 0; writer[w].value = 0; writer[w].writes = 0
+    if :: counted -> done(w, how, yes) :: else -> done(w, how, refused) fi;
+    forget(w)
 }
 
 #define MAY_WRITE(w) (writes < WRITES && writer[w].has_read)
@@ -82,3 +103,15 @@ end: do
     :: d_step { MAY_WRITE(_pid) -> write(_pid, overwrite, ANY, 1) }
     od
 }
+
+#ifdef TRACE
+/* For traces alone: after so many steps, or when all writes are made, the next cell begins. */
+active proctype Scribe() {
+end: do
+    :: d_step { steps >= TRACE || writes >= WRITES ->
+        printf("end\n");
+        for (i : 0 .. WRITERS - 1) { forget(i) };
+        given = 0; version = given; value = 0; writes = 0; sum = 0; steps = 0 }
+    od
+}
+#endif

@@ -9,7 +9,7 @@
    What is left out
      Priorities, channels and publishing; idempotency keys; purging and retention; ledgers, feed and hints; claims of
      several messages; restarts of the machine. A death is seen at once (a store may take a second). A claim writes down
-     what time did to all messages (on NATS, to those that it looks at).
+     what time did to all messages, also that of an answer (on NATS, to those that it looks at).
 
    Time is counted in ticks, and a time as what is left of it: no run is cut off by a clock that reaches its end. The
    same with tokens: a message's present token is `now` and every smaller one `old`, because a number that only grows
@@ -310,9 +310,10 @@ inline letting_go(m, step) {
     done(step, no, NOBODY, m)
 }
 
-/* The asker's agent takes the answer by its id (fetch), or gets its ordinary mail (receive). */
+/* The asker's agent takes the answer by its id (fetch), or gets its ordinary mail (receive). Both are claims. */
 inline fetching(m, step) {
     begin(m);
+    write_down();
     if
     :: message[m].answer == loose || (message[m].answer == held && step == fetch) ->
         outcome = yes;

@@ -4,7 +4,7 @@
     python spec/prove.py --quick      the same within smaller bounds, in seconds
     python spec/prove.py --mutants    break the specification in each way of MUTANTS; the promise that is broken is named
     python spec/prove.py --corpus     write spec/traces.txt.gz, which the suite replays on every store
-    python spec/prove.py --trace 7    print one batch of random traces of message.pml, of that seed
+    python spec/prove.py --trace task 7   print one batch of random traces of task.pml, of that seed
 
 The searches are exhaustive: no state is left out or merged by a hash, and a search that came to its depth fails.
 Needs spin 6.5 and gcc (on Debian: apt-get install spin gcc).
@@ -21,13 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "traces.txt.gz"
-CORPUS_TRACES = 400
 MAX_DEPTH = 5_000_000
 MEMORY_MIB = 12_000
 
@@ -141,21 +140,104 @@ MUTANTS = (
            "                :: false -> member[m].is = left;", "9_nobody_joins_what_is_over"),
 )  # fmt: skip
 
-#: The bounds of traces, taken in turns: the larger have more to be confused, the smaller come to rare states sooner.
-TRACED = (
-    *((kind, receivers, 1) for kind in ("brief", "question", "fragile", "later") for receivers in (1, 2)),
-    ("brief", 1, 2),
-    ("brief", 2, 2),
-    *(("", receivers, messages) for receivers, messages in ((3, 3), (2, 2), (2, 1), (1, 2), (1, 1))),
-)
 #: Spin counts every statement; a batch of so many has about 80 traces.
 BATCH_STATEMENTS = 400_000
-#: Searches whose every transition is printed; together they have all of the specification.
-WALKED = (
-    {"RECEIVERS": 2, "MESSAGES": 1, "CRASHES": 1, "JUMPS": 1, "FAVOURS": 2},
-    {"RECEIVERS": 1, "MESSAGES": 2, "CRASHES": 0, "JUMPS": 1, "FAVOURS": 0},
-)
-EVERY_KIND = "-DANY_KIND"
+
+
+class Model(NamedTuple):
+    """How traces of a file are made, told apart, and found.
+
+    `traced` are the bounds of random traces, taken in turns: the larger have more to be confused, the smaller come to
+    rare states sooner. `walked` are searches whose every transition is printed; together they have all of the file.
+    """
+
+    traced: tuple[tuple[str, ...], ...]
+    walked: tuple[tuple[str, ...], ...]
+    transitions_of: Callable[[str], Iterator[str]]
+    kept: int
+
+
+def flags(bounds: dict[str, int]) -> list[str]:
+    return [f"-D{name}={number}" for name, number in bounds.items()]
+
+
+def bound(*more: str, **bounds: int) -> tuple[str, ...]:
+    return (*more, *flags(bounds))
+
+
+def message_transitions_of(step: str) -> Iterator[str]:
+    """The transitions that a step of message.pml is one of: what was done, its outcome, and how each message changed.
+
+    A message that the step is about counts as it was written down and as it was seen; another, only when it changed.
+    """
+    head, *messages = step.split(" | ")
+    what, how, _, about, outcome, got = head.split()
+    for number, message in enumerate(messages):
+        seen, written, answer, _ = message.split()
+        if str(number) == about:
+            yield f"{what} {how} {outcome} {seen} {written} {answer}"
+        elif str(number) == got:
+            yield f"{what} takes {seen} {written}"
+        elif len(set(seen.split(">"))) > 1:
+            yield f"{what} {how} changes {seen}"
+    if about == got and what == "settle_and_claim" and int(got) < len(messages):
+        yield f"{what} takes the same again"
+
+
+def transition_of(step: str) -> Iterator[str]:
+    """The transition of a step of any other file: what was done, by whomever, its outcome, and what it changed."""
+    head, changes, _ = step.split(" | ")
+    what, _, *said = head.split()
+    yield " ".join((what, *said, changes))
+
+
+def _traced(more: str, receivers: int, messages: int) -> tuple[str, ...]:
+    return bound(more, RECEIVERS=receivers, MESSAGES=messages, CRASHES=2, JUMPS=1, FAVOURS=2, TRACE=40)
+
+
+#: Workers, crashes, tokens, and whether somebody calls the task off.
+TASK_BOUNDS = ((2, 2, 4, 1), (2, 0, 4, 0), (3, 1, 6, 0), (2, 1, 3, 0), (1, 1, 3, 1))
+
+MODELS = {
+    "message": Model(
+        (
+            *(
+                _traced(f"-DONLY={kind}", some, 1)
+                for kind in ("brief", "question", "fragile", "later")
+                for some in (1, 2)
+            ),
+            *(_traced("-DONLY=brief", receivers, 2) for receivers in (1, 2)),
+            *(_traced("-DANY_KIND", *bounds) for bounds in ((3, 3), (2, 2), (2, 1), (1, 2), (1, 1))),
+        ),
+        (
+            bound("-DANY_KIND", RECEIVERS=2, MESSAGES=1, CRASHES=1, JUMPS=1, FAVOURS=2),
+            bound("-DANY_KIND", RECEIVERS=1, MESSAGES=2, CRASHES=0, JUMPS=1, FAVOURS=0),
+        ),
+        message_transitions_of,
+        400,
+    ),
+    "cells": Model(
+        tuple(bound(WRITERS=writers, WRITES=6, TRACE=30) for writers in (1, 2, 3)),
+        (bound(WRITERS=2, WRITES=4),),
+        transition_of,
+        60,
+    ),
+    "task": Model(
+        tuple(
+            bound(WORKERS=workers, CRASHES=crashes, TOKENS=tokens, ABORTS=aborts, TRACE=40)
+            for workers, crashes, tokens, aborts in TASK_BOUNDS
+        ),
+        (bound(WORKERS=2, CRASHES=2, TOKENS=3),),
+        transition_of,
+        400,
+    ),
+    "session": Model(
+        tuple(bound(MEMBERS=3, CRASHES=crashes, TRACE=40) for crashes in (0, 1, 2)),
+        (bound(MEMBERS=3, CRASHES=2),),
+        transition_of,
+        100,
+    ),
+}
 
 
 def missing() -> str:
@@ -166,8 +248,8 @@ def missing() -> str:
     )
 
 
-def flags(bounds: dict[str, int]) -> list[str]:
-    return [f"-D{name}={number}" for name, number in bounds.items()]
+def text_of(file: str) -> str:
+    return (HERE / f"{file}.pml").read_text(encoding="utf-8")
 
 
 def call(words: list[str], folder: Path) -> str:
@@ -187,7 +269,7 @@ def build(text: str, spin_flags: list[str], gcc_flags: list[str], folder: Path) 
 
 def search(run: Run, text: str | None = None, *, fast: bool = True) -> Found:
     """Visit every state. Raises Failed when the search was cut off."""
-    text = (HERE / f"{run.file}.pml").read_text(encoding="utf-8") if text is None else text
+    text = text_of(run.file) if text is None else text
     with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
         folder = Path(name)
         build(
@@ -241,7 +323,7 @@ def prove(runs: tuple[Run, ...]) -> bool:
 
 def mutated(mutant: Mutant) -> str:
     """The specification with the mistake in it."""
-    text = (HERE / f"{mutant.file}.pml").read_text(encoding="utf-8")
+    text = text_of(mutant.file)
     if text.count(mutant.right) != 1:
         raise Failed(f"the mutant {mutant.name!r} does not fit {mutant.file}.pml: {mutant.right!r} must be there once")
     return text.replace(mutant.right, mutant.wrong)
@@ -265,145 +347,129 @@ def try_mutants(mutants: tuple[Mutant, ...] = MUTANTS) -> bool:
 # Traces
 
 
-def traces(seed: int) -> list[list[str]]:
-    """One batch of random traces; each is a list of steps, as the specification tells of them."""
-    kind, receivers, messages = TRACED[seed % len(TRACED)]
-    bounds = {"RECEIVERS": receivers, "MESSAGES": messages, "CRASHES": 2, "JUMPS": 1, "FAVOURS": 2, "TRACE": 40}
-    words = [
-        "spin",
-        "-T",
-        f"-n{seed}",
-        f"-u{BATCH_STATEMENTS}",
-        f"-DONLY={kind}" if kind else EVERY_KIND,
-        *flags(bounds),
-    ]
+def traces(file: str, seed: int) -> list[list[str]]:
+    """One batch of random traces of a file; each is a list of steps, as the specification tells of them."""
+    turns = MODELS[file].traced
+    words = ["spin", "-T", f"-n{seed}", f"-u{BATCH_STATEMENTS}", *turns[seed % len(turns)]]
     with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
         said = subprocess.run(
-            [*words, str(HERE / "message.pml")], cwd=name, capture_output=True, text=True, check=False
+            [*words, str(HERE / f"{file}.pml")], cwd=name, capture_output=True, text=True, check=False
         ).stdout
     batch: list[list[str]] = [[]]
     for line in said.split("-------------")[0].splitlines():
         if line == "end":
             batch.append([])
-        else:
+        elif " | " in line:  # Spin itself may say something, too
             batch[-1].append(line)
     return batch[:-1]  # the last was cut off
 
 
-def transitions_of(step: str) -> Iterator[str]:
-    """The transitions that a step of a trace is one of: what was done, its outcome, and how each message changed.
-
-    A message that the step is about counts as it was written down and as it was seen; another, only when it changed.
-    """
-    head, *messages = step.split(" | ")
-    what, how, _, about, outcome, got = head.split()
-    for number, message in enumerate(messages):
-        seen, written, answer, _ = message.split()
-        if str(number) == about:
-            yield f"{what} {how} {outcome} {seen} {written} {answer}"
-        elif str(number) == got:
-            yield f"{what} takes {seen} {written}"
-        elif len(set(seen.split(">"))) > 1:
-            yield f"{what} {how} changes {seen}"
-    if about == got and what == "settle_and_claim" and int(got) < len(messages):
-        yield f"{what} takes the same again"
-
-
-def every_transition() -> set[str]:
-    """All transitions that the specification has, from searches that print each."""
-    found: set[str] = set()
+def walk(file: str, bounds: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Every step that a search of all states takes, with its depth: the last step of each smaller one is the way to it."""
     # the searching program knows no %e: names are printed as numbers, and its source tells which are whose
-    text = (HERE / "message.pml").read_text(encoding="utf-8").replace("%e", "#%d")
-    for bounds in WALKED:
-        with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
-            folder = Path(name)
-            build(text, [*flags(bounds), EVERY_KIND], ["-O0", "-DSAFETY", "-DPRINTF"], folder)
-            names = dict(re.findall(r'case (\d+): Printf\("(\w+)"\)', (folder / "pan.c").read_text(encoding="utf-8")))
-            with subprocess.Popen(["./pan", f"-m{MAX_DEPTH}"], cwd=folder, stdout=subprocess.PIPE, text=True) as walk:
-                assert walk.stdout is not None
-                steps = {step for step in walk.stdout if " | " in step}
-            for step in steps:
-                words = (
-                    names[word[1:]] if word.startswith("#") else word for word in re.split(r"([ >])", step.strip())
-                )
-                found |= set(transitions_of("".join(words)))
+    told = 'printf("%e'
+    text = text_of(file).replace(told, f'c_code {{ printf("@%ld ", depth); }}; {told}', 1).replace("%e", "#%d")
+    with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
+        folder = Path(name)
+        build(text, [*bounds], ["-O0", "-DSAFETY", "-DPRINTF"], folder)
+        names = dict(re.findall(r'case (\d+): Printf\("(\w+)"\)', (folder / "pan.c").read_text(encoding="utf-8")))
+        with subprocess.Popen(["./pan", f"-m{MAX_DEPTH}"], cwd=folder, stdout=subprocess.PIPE, text=True) as pan:
+            assert pan.stdout is not None
+            known: dict[str, str] = {}  # millions of steps are taken, and most of them are told alike
+            for line in pan.stdout:
+                if line.startswith("@"):
+                    at, _, step = line.partition(" ")
+                    if step not in known:
+                        known[step] = re.sub(r"#(\d+)", lambda number: names[number[1]], step.rstrip())
+                    yield int(at[1:]), known[step]
+
+
+def every_transition(file: str) -> dict[str, list[str]]:
+    """All transitions that a file has, each with the shortest trace to it that is found in searches of all states."""
+    found: dict[str, list[str]] = {}
+    of: dict[str, list[str]] = {}
+    for bounds in MODELS[file].walked:
+        way: dict[int, str] = {}
+        for at, step in walk(file, bounds):
+            way[at] = step
+            if step not in of:
+                of[step] = list(MODELS[file].transitions_of(step))
+            for each in of[step]:
+                if each not in found or len(found[each]) > at + 1:
+                    found[each] = [way[n] for n in range(at + 1) if n in way]
     return found
 
 
-def fingerprint() -> str:
-    """The specification that traces are made of."""
-    return hashlib.sha256((HERE / "message.pml").read_bytes()).hexdigest()[:16]
+def fingerprint(file: str) -> str:
+    """The text of a file that traces are made of."""
+    return hashlib.sha256((HERE / f"{file}.pml").read_bytes()).hexdigest()[:16]
 
 
 class Corpus(NamedTuple):
-    """Traces that have every transition, the transitions, and the specification that they were made of."""
+    """Traces of a file that have every transition, the transitions, and the text that they were made of."""
 
+    file: str
     fingerprint: str
     transitions: list[str]
     traces: list[list[str]]
 
-    @classmethod
-    def read(cls) -> Corpus:
-        head, transitions, *traces = gzip.decompress(CORPUS.read_bytes()).decode().rstrip("\n").split("\n\n")
-        return cls(head.split()[-1], transitions.splitlines(), [trace.splitlines() for trace in traces])
+    def to_text(self) -> str:
+        head = f"Traces of {self.file} {self.fingerprint}"
+        return "\n\n".join([head, *("\n".join(lines) for lines in (self.transitions, *self.traces))])
 
-    def write(self) -> None:
-        parts = [
-            f"Traces of spec/message.pml {self.fingerprint}",
-            *("\n".join(p) for p in (self.transitions, *self.traces)),
-        ]
-        CORPUS.write_bytes(gzip.compress("\n\n".join(parts).encode() + b"\n", mtime=0))
+    @classmethod
+    def from_text(cls, text: str) -> Corpus:
+        head, transitions, *traces = text.rstrip("\n").split("\n\n")
+        file, of = head.split()[-2:]
+        return cls(file, of, transitions.splitlines(), [trace.splitlines() for trace in traces])
 
     def uncovered(self) -> list[str]:
         """The transitions that no trace has."""
-        had = {each for trace in self.traces for step in trace for each in transitions_of(step)}
+        of = MODELS[self.file].transitions_of
+        had = {each for trace in self.traces for step in trace for each in of(step)}
         return [each for each in self.transitions if each not in had]
 
 
-def trace_to(transition: str) -> list[str]:
-    """A trace that ends with this transition, which chance has not met: Spin searches the way. [] when there is none."""
-    what, how, outcome, seen, written, answer = transition.split()
-    (looked, shows), (was, state) = seen.split(">"), written.split(">")
-    is_it = (
-        f"step == {what} && how == {how} && outcome == {outcome} && looked[m] == {looked} && SEEN(m) == {shows} && "
-        f"was[m] == {was} && message[m].state == {state} && message[m].answer == {answer}"
-    )
-    text = (HERE / "message.pml").read_text(encoding="utf-8")
-    told = '    printf("\\n")\n'
-    assert text.count(told) == 1
-    text = text.replace(told, f'    printf("\\n");\n    if :: m < MESSAGES -> assert(!({is_it})) :: else fi\n')
-    for bounds in WALKED:
-        with tempfile.TemporaryDirectory(prefix="postroom-spec-") as name:
-            folder = Path(name)
-            build(text, [*flags(bounds), EVERY_KIND], ["-O0", "-DSAFETY"], folder)
-            call(["./pan", "-m100000"], folder)
-            words = ["spin", "-t", "-T", *flags(bounds), EVERY_KIND, "spec.pml"]
-            said = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False).stdout
-        steps = [line for line in said.splitlines() if " | " in line]
-        if steps and transition in transitions_of(steps[-1]):
-            return steps
-    return []
+def read_corpora() -> dict[str, Corpus]:
+    """The kept traces, by their files."""
+    parts = gzip.decompress(CORPUS.read_bytes()).decode().split("\n\n\n")
+    return {corpus.file: corpus for corpus in map(Corpus.from_text, parts)}
 
 
-def make_corpus(batches: int = 60) -> Corpus:
-    """CORPUS_TRACES traces: those that were the first to have a transition, the way to those that none has, and others."""
-    wanted = every_transition()
-    left = set(wanted)
+def write_corpora(corpora: Iterable[Corpus]) -> None:
+    CORPUS.write_bytes(gzip.compress("\n\n\n".join(each.to_text() for each in corpora).encode() + b"\n", mtime=0))
+
+
+def make_corpus(file: str, batches: int = 60) -> Corpus:
+    """Traces of a file: those that were the first to have a transition, the way to those that none has, and others."""
+    model = MODELS[file]
+    ways = every_transition(file)
+    left = set(ways)
     first: list[list[str]] = []
     others: list[list[str]] = []
     for seed in range(1, batches + 1):
-        for trace in traces(seed):
-            had = {each for step in trace for each in transitions_of(step)}
+        for trace in traces(file, seed):
+            had = {each for step in trace for each in model.transitions_of(step)}
             (first if had & left else others).append(trace)
             left -= had
-    print(f"{len(left)} of {len(wanted)} transitions were met by no random trace", flush=True)
-    for transition in sorted(left):
-        trace = trace_to(transition)
-        if not trace:
-            raise Failed(f"no trace has the transition {transition!r}")
-        first.append(trace)
-    others = others[:: max(1, len(others) // max(1, CORPUS_TRACES - len(first)))]
-    return Corpus(fingerprint(), sorted(wanted), [*first, *others][: max(CORPUS_TRACES, len(first))])
+    print(f"{file}: {len(left)} of {len(ways)} transitions were met by no random trace", flush=True)
+    for transition in sorted(left, key=lambda each: (-len(ways[each]), each)):
+        if transition in left:  # or it is on the way to another
+            first.append(ways[transition])
+            left -= {each for step in first[-1] for each in model.transitions_of(step)}
+    others = others[:: max(1, len(others) // max(1, model.kept - len(first)))]
+    return Corpus(file, fingerprint(file), sorted(ways), [*first, *others][: max(model.kept, len(first))])
+
+
+def make_corpora() -> None:
+    """Make those anew whose file has changed since, and write all of them."""
+    kept = read_corpora() if CORPUS.exists() else {}
+    for file in MODELS:
+        if file not in kept or kept[file].fingerprint != fingerprint(file):
+            kept[file] = make_corpus(file)
+        print(f"{file}: {len(kept[file].traces)} traces with {len(kept[file].transitions)} transitions", flush=True)
+    write_corpora(kept[file] for file in MODELS)
+    print(f"{CORPUS.stat().st_size:,} bytes")
 
 
 def main() -> int:
@@ -411,7 +477,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller bounds, in seconds")
     parser.add_argument("--mutants", action="store_true", help="see that seeded mistakes are found")
     parser.add_argument("--corpus", action="store_true", help="write the traces that the suite replays")
-    parser.add_argument("--trace", type=int, metavar="SEED", help="print one batch of traces")
+    parser.add_argument("--trace", nargs=2, metavar=("FILE", "SEED"), help="print one batch of traces")
     asked = parser.parse_args()
     absent = missing()
     if absent:
@@ -421,14 +487,11 @@ def main() -> int:
         if asked.mutants:
             return 0 if try_mutants() else 1
         if asked.trace is not None:
-            print("\nend\n".join("\n".join(trace) for trace in traces(asked.trace)))
+            file, seed = asked.trace
+            print("\nend\n".join("\n".join(trace) for trace in traces(file, int(seed))))
             return 0
         if asked.corpus:
-            corpus = make_corpus()
-            corpus.write()
-            print(
-                f"{len(corpus.traces)} traces with {len(corpus.transitions)} transitions, {CORPUS.stat().st_size:,} bytes"
-            )
+            make_corpora()
             return 0
         return 0 if prove(QUICK if asked.quick else RUNS) else 1
     except Failed as error:

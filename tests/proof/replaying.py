@@ -1,60 +1,27 @@
-"""Replays traces of the specification (spec/message.pml) on a store: each step through the contract, and then a look.
+"""Replays traces of the specification (spec/*.pml) on a store: each step is done, and then what is there is compared.
 
-A tick is 100 seconds, so that the second in which a death is seen ends nothing else.
+A trace is a list of lines, as its model told them (spec/prove.py). The first word of a line is the step, and for each
+there is a method of that name in the model's own replay: replayed_messages.py, replayed_cells.py, replayed_tasks.py,
+replayed_sessions.py. A method that finds something else than its line says fails an assertion.
 """
 
 from __future__ import annotations
 
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from postroom.core.clock import ManualClock
-from postroom.core.message import Draft, check
-from postroom.core.states import State
 from postroom.core.system.process import process_name
-from postroom.stores.contract import Claimed, Delivery, Store, Ticket, Want
+from postroom.stores.contract import Store
 
-TICK_S = 100.0
-LEASE_S = 2 * TICK_S
-DELAY_S = TICK_S
-LIFE_S = 2 * TICK_S
 #: A death is seen within this time.
 SEEN_S = 1.0
 
 
 class Difference(AssertionError):
-    """A store does not do what the specification says."""
-
-
-class Look(NamedTuple):
-    """What the specification says of one message after a step: what a look shows, what is written, its deliveries."""
-
-    seen: str
-    written: str
-    deliveries: int
-
-
-class Step(NamedTuple):
-    """One line of a trace: what is done, how, by which receiver, about which message, whether it is, what is claimed."""
-
-    what: str
-    how: str
-    receiver: int
-    message: int
-    done: bool
-    got: int
-    looks: list[Look]
-
-
-def read_step(line: str) -> Step:
-    head, *messages = line.split(" | ")
-    what, how, receiver, message, outcome, got = head.split()
-    looks = []
-    for each in messages:
-        seen, written, _, deliveries = each.split()
-        looks.append(Look(seen.partition(">")[2], written.partition(">")[2], int(deliveries)))
-    return Step(what, how, int(receiver), int(message), outcome == "yes", int(got), looks)
+    """A store, or what is built on it, does not do what the specification says."""
 
 
 class Sleepers:
@@ -87,48 +54,39 @@ class Sleepers:
             self.kill(name)
 
 
-class Replay:
-    """One trace on one store, in a channel and with agents of its own: a room may have many of them, one after another."""
+class Replay(ABC):
+    """One trace on one store, with names of its own: a room may have many of them, one after another."""
 
-    def __init__(self, store: Store, clock: ManualClock, sleepers: Sleepers, name: str, *, sweeps: bool) -> None:
+    def __init__(self, store: Store, clock: ManualClock, sleepers: Sleepers, name: str) -> None:
         self.store = store
         self.clock = clock
         self.sleepers = sleepers
         self.name = name
-        self.sweeps = sweeps  # a claim there writes down what time did to the mail it looks at: the rest needs a sweep
-        self.ids: list[str] = []
-        self.looks: list[Look] = []  # after the step before
-        self.answers: dict[int, str] = {}
-        self.tokens: dict[str, int] = {}
-        self.tickets: dict[tuple[int, int], Ticket] = {}
         self.processes: dict[str, str] = {}
-        self.hours = 1
 
     def play(self, trace: Sequence[str]) -> None:
         try:
+            self.begin()
             for number, line in enumerate(trace):
-                step = read_step(line)
                 try:
-                    getattr(self, step.what)(step)
-                    self.look(step, last=number == len(trace) - 1)
+                    self.step(line, last=number == len(trace) - 1)
                 except AssertionError as error:
                     before = "\n  ".join(trace[: number + 1])
-                    raise Difference(f"{type(self.store).__name__}: {error}\nafter the steps\n  {before}") from None
+                    raise Difference(f"{type(self.store).__name__}: {error}\nafter the steps\n  {before}") from error
         finally:
+            self.close()
             for name in self.processes.values():
                 self.sleepers.give_back(name)
 
-    def look(self, step: Step, *, last: bool) -> None:
-        """Compare what a look shows: of the messages that the step is about or has changed, and in the end of all."""
-        for number, (id, now) in enumerate(zip(self.ids, step.looks, strict=False)):
-            if last or number in {step.message, step.got} or [now] != self.looks[number : number + 1]:
-                message = self.store.get(id)
-                assert message is not None, f"message {number} is not kept"
-                shown = (message.exact_state.name.lower(), message.delivery_count)
-                assert shown == (now.seen, now.deliveries), (
-                    f"message {number} is {shown[0]}, with {shown[1]} deliveries"
-                )
-        self.looks = step.looks
+    def begin(self) -> None:  # noqa: B027  most have nothing to do
+        """Make what the trace is about."""
+
+    @abstractmethod
+    def step(self, line: str, *, last: bool) -> None:
+        """Do a step, and compare; AssertionError when something else is there than the line says."""
+
+    def close(self) -> None:  # noqa: B027  most have nothing to do
+        """Let go of what this trace has."""
 
     def process(self, role: str) -> str:
         if role not in self.processes:
@@ -140,122 +98,26 @@ class Replay:
             self.sleepers.kill(self.processes.pop(role))
         self.clock.advance(SEEN_S)
 
-    def want(self, receiver: int, *, settle: bool = False) -> Want:
-        agent = f"{self.name}-{receiver}"
-        owner = self.process(f"receiver {receiver}")
-        return Want(agent=agent, lease_s=LEASE_S, channels=(self.name,), owner=owner, settle=settle)
 
-    def asker(self, message: int) -> str:
-        return f"{self.name}-asker-{message}"
+class Told(NamedTuple):
+    """A line of cells.pml, task.pml or session.pml: what is done, by whom, what else is said, and what is there then."""
 
-    def took(self, step: Step, claimed: Claimed | None) -> None:
-        """Compare what a claim gave, and keep its ticket. Tokens only grow."""
-        assert claimed is not None
-        numbers = [self.ids.index(delivery.message.id) for delivery in claimed.deliveries]
-        assert numbers == ([step.got] if step.got < len(step.looks) else []), f"the claim gave {numbers}"
-        for delivery in claimed.deliveries:
-            id, token, _ = delivery.ticket
-            assert token > self.tokens.get(id, -1), f"token {token} came after {self.tokens[id]}"
-            self.tokens[id] = token
-            self.tickets[step.receiver, step.got] = delivery.ticket
-        self.write_down()
+    what: str
+    who: int
+    said: list[str]
+    changes: list[str]
+    facts: list[int]
 
-    def write_down(self) -> None:
-        if self.sweeps:
-            self.store.sweep()
+    @property
+    def done(self) -> bool:
+        return self.said[-1] == "yes"
 
-    # The steps
+    @classmethod
+    def read(cls, line: str) -> Told:
+        head, changes, facts = line.split(" | ")
+        what, who, *said = head.split()
+        return cls(what, int(who), said, changes.split(), [int(fact) for fact in facts.split()])
 
-    def send(self, step: Step) -> None:
-        draft = Draft(
-            from_agent=self.asker(step.message),
-            to_agent=None,
-            channel=self.name,
-            payload={"number": step.message},
-            max_deliveries=1 if step.how == "fragile" else 2,
-            ttl_s=LIFE_S if step.how == "brief" else None,
-            delay_s=DELAY_S if step.how == "later" else 0,
-            waiter=self.process(f"asker {step.message}") if step.how == "question" else None,
-        )
-        self.ids += self.store.put([check(draft)])
-        assert len(self.ids) == step.message + 1
-
-    def claim(self, step: Step) -> None:
-        self.took(step, self.store.claim(self.want(step.receiver)))
-
-    def take(self, step: Step) -> None:
-        self.took(step, self.store.claim(self.want(step.receiver, settle=True)))
-
-    def settle(self, step: Step) -> None:
-        puts = []
-        if step.how == "answered":
-            asker, question = self.asker(step.message), self.ids[step.message]
-            puts = [check(Draft(from_agent="them", to_agent=asker, payload={}, answer_to=question))]
-        settled = self.store.settle(
-            self.tickets[step.receiver, step.message],
-            step.how.partition("_")[0],
-            detail="so it was said" if step.how != "answered" else None,
-            delay_s=DELAY_S if step.how == "retry_later" else 0,
-            puts=puts,
-            claim_next=self.want(step.receiver) if step.what == "settle_and_claim" else None,
-        )
-        assert settled.held is step.done, f"the ticket {'counted' if settled.held else 'did not count'}"
-        state = State[step.looks[step.message].written.upper()] if step.done else None
-        if step.how == "retry" and state in (State.CLAIMED, State.EXPIRED):
-            state = State.READY  # and then the next claim took it again, or wrote down that its time is over
-        assert settled.state is state, f"settling gave {settled.state}"
-        assert len(settled.ids) == (len(puts) if step.done else 0), f"{len(settled.ids)} answers were stored"
-        if settled.ids:
-            self.answers[step.message] = settled.ids[0]
-        if step.what == "settle_and_claim":
-            self.took(step, settled.claimed)
-
-    settle_and_claim = settle
-
-    def extend(self, step: Step) -> None:
-        extended = self.store.extend(self.tickets[step.receiver, step.message], LEASE_S)
-        assert extended is step.done, f"extending gave {extended}"
-
-    def heartbeat(self, step: Step) -> None:
-        ticket = self.tickets[step.receiver, step.message]
-        lost = self.store.heartbeat([ticket], LEASE_S)
-        assert lost == ([] if step.done else [ticket]), f"the heartbeat gave {lost}"
-
-    def requeue(self, step: Step) -> None:
-        id = self.ids[step.message]
-        back = self.store.requeue([id])
-        assert back == ([id] if step.done else []), f"putting back gave {back}"
-        self.write_down()
-
-    def sweep(self, step: Step) -> None:
-        self.store.sweep()
-
-    def tick(self, step: Step) -> None:
-        self.clock.advance(TICK_S)
-
-    def jump(self, step: Step) -> None:
-        self.hours = -self.hours
-        self.clock.jump_wall(self.hours * 3600)
-
-    def crash(self, step: Step) -> None:
-        self.kill(f"receiver {step.receiver}")
-
-    def asker_crash(self, step: Step) -> None:
-        self.kill(f"asker {step.message}")
-
-    def abandon(self, step: Step) -> None:
-        self.store.abandon(self.ids[step.message])
-
-    def fetch(self, step: Step) -> None:
-        want = Want(agent=self.asker(step.message), lease_s=LEASE_S, ids=(self.answers[step.message],), settle=True)
-        self.answer_given(step, self.store.claim(want).deliveries)
-
-    def receive(self, step: Step) -> None:
-        self.clock.advance(SEEN_S)  # an asker that died a moment ago
-        want = Want(agent=self.asker(step.message), lease_s=LEASE_S, limit=9, settle=True)
-        self.answer_given(step, self.store.claim(want).deliveries)
-
-    def answer_given(self, step: Step, deliveries: list[Delivery]) -> None:
-        given = [delivery.message.id for delivery in deliveries]
-        assert given == ([self.answers[step.message]] if step.done else []), f"the asker was given {len(given)} answers"
-        self.write_down()
+    def after(self, number: int) -> str:
+        """What the change of that number led to."""
+        return self.changes[number].partition(">")[2]
