@@ -3,6 +3,7 @@
 # make test        the whole suite
 # make test-portable  the suite without what only Linux has (POSTROOM_SHARE=1/7 runs a seventh of it)
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/28 runs a 28th of them)
+# make soak        an hour beside kills, and the picture of its curves for docs/proof.md
 # make prove       exhaust the specification in spec/ (minutes; needs spin and gcc), and see that mistakes in it are found
 # make mutants     put faults into copies of the product, and see which layer of the tests finds each (an hour; MUTANTS="fence")
 # make model       a small model for the tests of real inference (100 MB; test-long makes it)
@@ -36,7 +37,7 @@ SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist wo
 # Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs bench check lint types test test-portable test-long test-agents prove mutants model dist clean
+.PHONY: help demo docs bench check lint types test test-portable test-long test-agents soak prove mutants model dist clean
 .DELETE_ON_ERROR:
 
 help:
@@ -89,6 +90,10 @@ test-portable: $(STAMP)
 
 test-long: $(STAMP) model
 	$(BIN)/python -m pytest -q -m long -o faulthandler_timeout=900
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -q -m long -o faulthandler_timeout=900 tests/faults/test_soak_hour.py
+	$(BIN)/python -m tests.faults.curves build/soak docs/pictures/soak.svg
 
 prove: $(STAMP)
 	$(BIN)/python spec/prove.py

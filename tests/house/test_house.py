@@ -255,11 +255,15 @@ def test_every_public_method_is_there(owner: str, names: list[str]) -> None:
 
 
 def test_the_database_file_is_opened_by_sqlite_alone() -> None:
-    """Closing any descriptor on the file drops the process's locks on it: no open(), no Path.read_bytes(), no copy."""
+    """Closing any descriptor on the file drops the process's locks on it: no open(), no Path.read_bytes(), no copy.
+
+    Simulated rooms are in one process, whose connections keep each other out without the system's locks.
+    """
     readers = re.compile(r"\b(?:open|copy2?|copyfile|read_bytes|write_bytes|read_text)\(")
     suspects = [
         f"{path.relative_to(PACKAGE)}:{number}"
         for path in MODULES
+        if "simulation" not in path.parts
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if readers.search(line) and re.search(r"messages\.db|MESSAGES_DB|\bDATABASE\b|db_path", line)
     ]

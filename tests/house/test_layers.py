@@ -43,7 +43,7 @@ EXCEPTIONS = {
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
-    "apsw": ("stores.sqlite", "cli.bench.filling"),
+    "apsw": ("stores.sqlite", "cli.bench.filling", "testing.simulation.vfs"),
     "msgspec": ("core", "stores", "mail", "pools", "inference", "testing", "doors", "cli"),
     "mcp": ("doors.mcp.server",),
     "anyio": ("doors.mcp.server",),

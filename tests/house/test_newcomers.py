@@ -17,10 +17,11 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import apsw
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
@@ -115,6 +116,17 @@ class Newcomer:
             assert shell.stdout
             printed = [shell.stdout.readline() for _ in expected]
             assert printed == expected, (self.home.parent / "complaints").read_text(encoding="utf-8")
+            self._wait_for_acks()
+
+    def _wait_for_acks(self) -> None:
+        """Wait until nothing is claimed: a worker that is ended after its last line, and before its ack, does it again."""
+        until_s = time.monotonic() + PATIENCE_S
+        for path in self.folder.glob("*/messages.db"):
+            with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as look:
+                look.set_busy_timeout(10_000)
+                while look.execute("SELECT count(*) FROM messages WHERE state = 1").fetchall() != [(0,)]:
+                    assert time.monotonic() < until_s, f"something in {path} is never acked"
+                    time.sleep(0.01)
 
     def open_door(self, heading: str) -> None:
         found = blocks(heading)

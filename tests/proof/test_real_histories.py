@@ -74,9 +74,13 @@ class Company:
         return self._lines // 2
 
     def work(self, calls: int, mishap: Callable[[], str | None]) -> None:
-        """Let them work until there were so many calls; `mishap` is called again and again, and says what it did."""
+        """Let them work until there were so many calls; `mishap` is called again and again, and says what it did.
+
+        On a quick machine so many calls can come before the first kill. A history with few kills shows little: as many as
+        work at once are waited for.
+        """
         until_s = SYSTEM.steady_ns() / 1e9 + PATIENCE_S
-        while self.calls() < calls:
+        while self.calls() < calls or self.befell["killed"] < AT_ONCE:
             assert SYSTEM.steady_ns() / 1e9 < until_s, (
                 f"only {self.calls()} calls in {PATIENCE_S:g} s:\n{self._crew.log()}"
             )
@@ -136,7 +140,6 @@ def judged(company: Company, ordered: bool, slack_s: float = 0.002, lingers_s: f
     took_s = (SYSTEM.steady_ns() - begin_ns) / 1e9
     happened = Counter(call.operation for call in calls)
     unknown = sum(call.is_unknown for call in calls if call.operation != "leave")
-    assert company.befell["killed"], "nobody was killed: it shows nothing"
     assert min(happened[name] for name in ("send", "claim", "settle", "extend", "look", "read", "write")) > 0
     return (
         f"{verdict.calls} calls in {verdict.parts} parts, none impossible, judged in {took_s:.1f} s; {unknown} with unknown "
@@ -156,7 +159,7 @@ def on_disk(crew: Nursery, kind: str, folder: Path, calls: int, life_s: float) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "life_s"), [("sqlite", 0.1), ("files", 0.3)], ids=["sqlite", "files"])
+@pytest.mark.parametrize(("kind", "life_s"), [("sqlite", 0.05), ("files", 0.2)], ids=["sqlite", "files"])
 def test_what_processes_saw_of_a_room_on_disk_can_have_happened(
     crew: Nursery, kind: str, life_s: float, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:

@@ -209,6 +209,31 @@ _SQLITE = (
         "self.next_roll_call_ns = now_ns + _ROLL_CALL_NS", "self.next_roll_call_ns = now_ns + _ROLL_CALL_NS * 10**9",
     ),
     Mutant(
+        "stores/sqlite/file.py", "a checkpoint does not wait for the disk",
+        "'FULL' if self._config.sync == 'full' else 'NORMAL'", "'FULL' if self._config.sync == 'full' else 'OFF'",
+    ),
+    Mutant(
+        "stores/sqlite/file.py", "full sync waits for the disk no more than the default",
+        "'FULL' if self._config.sync == 'full' else 'NORMAL'", "'NORMAL'",
+    ),
+    Mutant(
+        "stores/sqlite/file.py", "after a claim nothing waits for the disk",
+        'self.select("PRAGMA synchronous = FULL")', 'self.select("PRAGMA synchronous = NORMAL")',
+    ),
+    Mutant(
+        "stores/sqlite/file.py", "a commit that failed is told as done",
+        "        except RoomError:\n            self.roll_back()\n            raise\n", "        except RoomError:\n            self.roll_back()\n",
+    ),
+    Mutant(
+        "stores/sqlite/store.py", "what is put in one step is committed piece by piece",
+        '            crashpoints.reached("sqlite.inserted")\n        return ids\n',
+        '            crashpoints.reached("sqlite.inserted")\n            self._file.commit()\n            self._file.begin()\n        return ids\n',
+    ),
+    Mutant(
+        "stores/sqlite/layout.py", "the write-ahead log is a journal",
+        "PRAGMA journal_mode = WAL", "PRAGMA journal_mode = DELETE",
+    ),
+    Mutant(
         "stores/bells/bells.py", "a hint for one is lost with a waiter that leaves",
         "            self._bells.pass_on(self._topics)\n", "            pass\n",
     ),
@@ -236,6 +261,14 @@ _OTHER_STORES = (
         "        self._log.cut_off()\n", "",
     ),
     Mutant(
+        "stores/files/log.py", "a line that could not be written stays",
+        "            os.ftruncate(self._file, start)\n            raise", "            raise",
+    ),
+    Mutant(
+        "stores/files/store.py", "what could not be synced is told as undone",
+        "it was done, but may not survive a power cut", "nothing was changed",
+    ),
+    Mutant(
         "stores/nats/entries.py", "the fence is forgotten",
         "kept is not None and kept.token == token and kept.state", "kept is not None and kept.state",
     ),
@@ -246,6 +279,49 @@ _OTHER_STORES = (
     Mutant(
         "stores/nats/cells.py", "the version of a cell is ignored",
         "expected: int | None = None if expect == ANY else expect", "expected: int | None = None",
+    ),
+    Mutant(
+        "stores/nats/cells.py", "a cell that is there is made once more",
+        "            if found is not None and found.data:\n                return None\n            expected", "            expected",
+    ),
+    Mutant(
+        "stores/nats/entries.py", "a retry keeps the token",
+        "state=state, wake_ms=wake_ms, token=OWN, error=detail)", "state=state, wake_ms=wake_ms, error=detail)",
+    ),
+    Mutant(
+        "stores/nats/connection.py", "a reply that does not come is taken for success",
+        "                self.link.hand_over(self._give_up, call)\n            raise NoReply(sent=True)\n",
+        "                self.link.hand_over(self._give_up, call)\n            return b'{\"seq\":1}'\n",
+    ),
+    Mutant(
+        "stores/nats/connection.py", "what was on its way when a connection broke counts as not sent",
+        "# they cannot come any more\n            _fail(reply, True)", "# they cannot come any more\n            _fail(reply, False)",
+    ),
+    Mutant(
+        "stores/nats/wire.py", "after a lost reply nobody looks back",
+        "unsure=lost.sent, is_send=is_send", "unsure=False, is_send=is_send",
+    ),
+    Mutant(
+        "stores/nats/wire.py", "several entries in one step expect nothing",
+        '["NATS/1.0", *self._headers(write)]',
+        '["NATS/1.0", *self._headers(write._replace(expect=None) if batch else write)]',
+    ),
+    Mutant(
+        "stores/nats/wire.py", "what a lagging copy lacks is not asked of the leader",
+        "                if first is None:\n                    break\n", "                break\n",
+    ),
+    Mutant(
+        "stores/nats/claims.py", "a receiver that finds nothing never looks at the leader",
+        "not room.follower.look(patterns, SAFETY_LOOK_S)", "not room.follower.look(patterns, UNTIL_LOST)",
+    ),
+    Mutant(
+        "stores/nats/claims.py", "a heartbeat needs no token",
+        "            if kept is not None and counts(kept, ticket.token):\n", "            if kept is not None:\n",
+    ),
+    Mutant(
+        "stores/nats/claims.py", "what another changes after it was chosen is claimed all the same",
+        "        yield _Picked(best, ended, moment)\n",
+        "        rows = tables.rows\n        best = [rows.get(each.kept.entry.id, each) for each in best]\n        yield _Picked(best, ended, moment)\n",
     ),
 )  # fmt: skip
 

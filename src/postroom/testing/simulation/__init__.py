@@ -8,7 +8,8 @@
 A schedule has three or four simulated processes that send, receive, ask, serve, work off a board and meet in sessions,
 through the calls that every program makes. The shipping code runs; a world stands in for the clock, for processes (`core/system`) and for
 the wire to the store. It chooses which of them goes on at every step of the store and at every wait, and lets them die,
-stand still, lose hints, fail to write, and see the clock jump. A judge compares every step with what the store's
+stand still, lose hints, fail to write, and see the clock jump. In rooms on disks (SQLite, files) it also ends processes
+inside a step, lets the disk fail there, and cuts the power (SQLite). A judge compares every step with what the store's
 contract allows, and at the end, when the faults have stopped, every message must have been settled.
 
 The same seed is the same run. A failure shrinks (`shrink`) to a schedule that can be read. `Outcome.reached` counts
@@ -20,16 +21,17 @@ its own (`STORES`).
 
 from __future__ import annotations
 
-from .judges import Broken
+from .broken import Broken
 from .plans import Plan, draw
 from .process import Process
-from .runs import DEFAULT_STEPS, RARE, STORES, ScheduleOutcome, run, simulate
+from .runs import DEFAULT_STEPS, RARE, RARE_ON, STORES, ScheduleOutcome, run, simulate
 from .shrinking import shrink
 from .world import Rooms, World
 
 __all__ = [
     "DEFAULT_STEPS",
     "RARE",
+    "RARE_ON",
     "STORES",
     "Broken",
     "Plan",

@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections import Counter
 
 from postroom.core.clock import SYSTEM
 
-from .runs import DEFAULT_STEPS, RARE, STORES, ScheduleOutcome, simulate
+from .runs import DEFAULT_STEPS, RARE, RARE_ON, STORES, ScheduleOutcome, simulate
 from .shrinking import shrink
 
 _EXAMPLES = """examples:
   python -m postroom.testing.simulation --count 1000            a thousand schedules, from seed 1
   python -m postroom.testing.simulation --count 1 --seed 4711   that schedule again
   python -m postroom.testing.simulation --count 100 --store sqlite
+  python -m postroom.testing.simulation --count 100 --store nats    on a simulated NATS server
 """
 _PROGRESS_NS = 5_000_000_000
 
 
+class _Stopper:
+    """The handler of signals that ask the command to end: after this schedule, or, for the second time, at once.
+
+    It does not raise the first time: a finalizer in whose middle a signal comes would swallow that.
+    """
+
+    number = 0
+
+    def __call__(self, number: int, _: object) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+
 def main() -> int:
-    """Run the schedules that the command line asks for: 0 when all held, 1 at the first failure, 130 on Ctrl-C."""
+    """Run the schedules that the command line asks for: 0 when all held, 1 at the first failure.
+
+    130 on Ctrl-C, 143 on SIGTERM, 141 when nobody reads what is printed any more. Nothing is left behind.
+    """
     args = _parser().parse_args()
+    stopper = _Stopper()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stopper)
+    try:
+        code = _run(args, stopper)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try once more at its end
+        return 141
+    return code
+
+
+def _run(args: argparse.Namespace, stopper: _Stopper) -> int:
     reached: Counter[str] = Counter()
     began_ns = said_ns = SYSTEM.steady_ns()
     done = 0
@@ -31,6 +64,8 @@ def main() -> int:
             outcome = simulate(seed, store=args.store, steps=args.steps)
             done += 1
             reached += outcome.reached
+            if stopper.number:
+                raise KeyboardInterrupt  # as the second one does by itself
             if outcome.failure is not None:
                 _report(outcome, args.store)
                 return 1
@@ -39,9 +74,9 @@ def main() -> int:
                 print(f"{done} of {args.count} schedules, {_rate(done, began_ns):.0f} a second", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        _summary(done, began_ns, reached)
-        return 130
-    _summary(done, began_ns, reached)
+        _summary(done, began_ns, reached, args.store)
+        return 128 + stopper.number
+    _summary(done, began_ns, reached, args.store)
     return 0
 
 
@@ -78,10 +113,10 @@ def _rate(done: int, began_ns: int) -> float:
     return done / ((SYSTEM.steady_ns() - began_ns) / 1e9)
 
 
-def _summary(done: int, began_ns: int, reached: Counter[str]) -> None:
+def _summary(done: int, began_ns: int, reached: Counter[str], store: str) -> None:
     took_s = (SYSTEM.steady_ns() - began_ns) / 1e9
     print(f"{done} schedules in {took_s:.1f} s, {_rate(done, began_ns):.0f} a second; no failure")
-    for state in sorted({*RARE, *reached}, key=lambda state: (-reached[state], state)):
+    for state in sorted({*RARE_ON.get(store, RARE), *reached}, key=lambda state: (-reached[state], state)):
         print(f"{reached[state]:9}  {state}{'' if reached[state] else '  (never reached)'}")
 
 

@@ -6,18 +6,23 @@ did. What it finds it tells by raising `Broken`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from postroom.board import task
-from postroom.core.message import Draft
-from postroom.core.states import State
-from postroom.sessions.deadlock import channel_of
-from postroom.sessions.record import DEADLOCK
+from postroom.board.records import CLAIMS
+from postroom.core.message import Draft, MessageWithLedger
+from postroom.core.states import FINISHED, State
+from postroom.pools import decision_store
 from postroom.stores.contract import ANY, Delivery, Settled, Store, Ticket, Want, topic_channel, topic_to
 
-from .process import Around, Process
+from .broken import Broken
+from .decision_judge import DecisionJudge
+from .plans import CHANNEL
+from .process import Around, Hinted, Process
+from .session_judge import MEMBER, SESSION, SessionJudge
+from .task_judge import TaskJudge
 
 #: What ends a message for good, and the state that follows.
 _FINAL: Final = {
@@ -27,24 +32,15 @@ _FINAL: Final = {
     "dead": State.DEAD,
 }
 
-
-_MEMBER: Final = "member:"
-_SESSION: Final = "session:"
-
-#: Stands for a member that waits for no mailbox for ever.
-ACTS: Final = ""
-
-
-class Broken(AssertionError):
-    """A promise does not hold."""
+_PRESENCE: Final = "agent/"
 
 
 class Seen:
     """What the judge knows of one message."""
 
     __slots__ = (
-        *("asker", "claims", "deliveries", "draft", "due_ms", "expires_ms", "final", "held", "holder", "label"),
-        *("number", "spent", "to_agent", "token", "until_ms"),
+        *("asker", "called_at", "claims", "deliveries", "draft", "due_ms", "expires_ms", "final", "held", "holder"),
+        *("label", "number", "put_at", "spent", "to_agent", "token", "until_ms"),
     )
 
     def __init__(self, number: int, draft: Draft, to_agent: str | None, now_ms: int) -> None:
@@ -62,6 +58,8 @@ class Seen:
         self.final: State | None = None
         #: The process that waits for its answer.
         self.asker: Process | None = None
+        #: The steps at which it was put, and at which the call began by which it was claimed last.
+        self.put_at = self.called_at = 0
 
 
 class ScheduleJudge:
@@ -69,16 +67,30 @@ class ScheduleJudge:
 
     def __init__(self, world: Around) -> None:
         self._world = world
+        #: The moment of what is judged, where that is not now: a room on servers is told of it a while later.
+        self.at_ms: int | None = None
+        #: Whether all that a step stores is told in one; a room on servers tells of each message by itself.
+        self.tells_whole_steps = True
+        #: Whether a message that is made ready rings at once, before the step is over.
+        self.rings_at_once = True
+        #: Whether deaths are seen at once, and not by the silence of processes on other machines; one that lives but
+        #: was silent, because it stood still or was cut off, may be taken for gone then.
+        self.sees_deaths = True
+        #: Whether the messages of this line come in order.
+        self.keeps_order: Callable[[Seen], bool] = lambda _: True
         self.seen: dict[str, Seen] = {}
         #: Sender, receiver, channel and priority -> the messages of that line that nobody was given yet.
         self._lines: dict[tuple[object, ...], list[Seen]] = {}
         self._keys: dict[tuple[str, str], list[str]] = {}
-        self._members: dict[str, dict[Process, str]] = {}  # of sessions: what each waits for, for ever
-        self._failures: dict[str, dict[str, Any]] = {}
-        self.over: set[str] = set()  # the sessions that have ended or failed
-        self.tasks: dict[str, task.Value] = {}  # as they were written last
         self._versions: dict[str, int] = {}  # of cells
-        self._standing: dict[str, dict[str, Any]] = {}  # the cells of members
+        self._highest: dict[str, int] = {}  # the highest version that a cell had, also before it was deleted
+        self._presence: dict[tuple[Process, str], tuple[int, int]] = {}  # the last two looks at an agent
+        self.subscribers: dict[str, set[str]] = {}  # of channels
+        self.tasks = TaskJudge(world, self._is_gone)
+        self.sessions = SessionJudge(world, self._has_open_mail)
+        self.decisions = DecisionJudge(world, self._is_gone)
+        #: What those that wait at the channel wait for.
+        self.topic_of_channel = topic_channel(CHANNEL)
 
     def label(self, id: str) -> str:
         """A message's short name, the same in every run."""
@@ -86,18 +98,14 @@ class ScheduleJudge:
         return "m?" if seen is None else seen.label
 
     def _now_ms(self) -> int:
-        return self._world.room_ms()
+        return self._world.room_ms() if self.at_ms is None else self.at_ms
 
     # Steps
 
     def put(self, process: Process, drafts: Sequence[Draft], ids: Sequence[str]) -> None:
         """Messages were stored."""
         now_ms, world = self._now_ms(), self._world
-        for draft in drafts:
-            if draft.idempotency_key is not None:
-                known = self._keys.setdefault((draft.from_agent, draft.idempotency_key), list(ids))
-                if known != list(ids):
-                    raise Broken(f"a repeated key stored another message: {self.label(known[0])} was there")
+        self._judge_copies(drafts, ids)
         for at, id in enumerate(ids):
             if id in self.seen:
                 world.happened("a repeated key stored nothing")
@@ -105,21 +113,37 @@ class ScheduleJudge:
             draft = drafts[at if len(drafts) == len(ids) else 0]
             to_agent = draft.to_agent
             self.seen[id] = seen = Seen(len(self.seen) + 1, draft, to_agent, now_ms)
+            seen.put_at = world.step
             if draft.waiter is not None:
                 seen.asker = process
             if not draft.delay_s and draft.ttl_s is None and draft.answer_to is None and not draft.publish:
                 self._lines.setdefault(_line(seen), []).append(seen)
             world.tell(process, f"puts {seen.label} for {to_agent or draft.channel}")
-            self._judge_acts(process, draft.channel)
+            self.sessions.judge_acts(process, draft.channel)
+            self.tasks.put(draft)
             self._judge_answer(draft)
             if draft.answer_to is None and not draft.delay_s:
                 self._judge_hints(draft)
+
+    def _judge_copies(self, drafts: Sequence[Draft], ids: Sequence[str]) -> None:
+        """A key that is repeated stores nothing; what is published is stored once for each subscriber."""
+        for draft in drafts:
+            if draft.idempotency_key is not None:
+                known = self._keys.setdefault((draft.from_agent, draft.idempotency_key), list(ids))
+                if known != list(ids):
+                    raise Broken(f"a repeated key stored another message: {self.label(known[0])} was there")
+        if self.tells_whole_steps and len(drafts) == 1 and drafts[0].publish:
+            wanted = len(self.subscribers.get(drafts[0].channel, ()))
+            if len(ids) != wanted:
+                raise Broken(f"what was published for {wanted} subscribers was stored {len(ids)} times")
 
     def _judge_hints(self, draft: Draft) -> None:
         """A message was just made ready, and no hint has been taken away yet: all that wait for it have one.
 
         Of those that wait at a channel, one has.
         """
+        if not self.rings_at_once or self.at_ms is not None:  # a sender that died did not ring
+            return
         topic = topic_channel(draft.channel) if draft.to_agent is None else topic_to(draft.to_agent)
         hints = [waiter.has_hint() for waiter in self._world.waiters() if topic in waiter.topics]
         if hints and not (any(hints) if draft.to_agent is None else all(hints)):
@@ -153,7 +177,7 @@ class ScheduleJudge:
 
     def _claimed_one(self, process: Process, want: Want, delivery: Delivery, seen: Seen) -> None:
         now_ms, token = self._now_ms(), delivery.ticket.token
-        self._judge_acts(process, seen.draft.channel)
+        self.sessions.judge_acts(process, seen.draft.channel)
         self._world.tell(process, f"claims {seen.label} with token {token}")
         if seen.final is not None:
             raise Broken(f"{seen.label} was delivered again after it was {seen.final.name.lower()}")
@@ -164,9 +188,14 @@ class ScheduleJudge:
         if seen.held:
             self._judge_take_over(seen, now_ms)
         self._judge_time(seen, want, now_ms)
-        if not seen.claims:
+        if want.ids is None and self.tells_whole_steps:  # that an asker gave up may be stored before it is told
+            self._judge_is_ordinary(seen)
+        if not seen.claims and self.keeps_order(seen):
             self._judge_order(seen)
+            if want.ids is None and self.tells_whole_steps:  # of others a claim knew nothing when it chose
+                self._judge_urgency(seen, want)
         seen.claims += 1
+        seen.called_at = process.called_at
         seen.deliveries += 1
         self._judge_count(seen, delivery.message.delivery_count)
         seen.token, seen.spent, seen.held = token, False, True
@@ -178,6 +207,8 @@ class ScheduleJudge:
     def _judge_take_over(self, seen: Seen, now_ms: int) -> None:
         if seen.holder is not None and not seen.holder.alive:
             self._world.happened("a claim was taken over after a death")
+        elif seen.holder is not None and seen.until_ms > now_ms and self._was_silent(seen.holder):
+            self._world.happened("a claim was taken over after a silence")
         elif seen.until_ms <= now_ms:
             self._world.happened("a claim was taken over after its lease ended")
         else:
@@ -205,6 +236,84 @@ class ScheduleJudge:
             if before:
                 raise Broken(f"{seen.label} came before {', '.join(before)}, which its sender sent before it")
             line.remove(seen)
+
+    def _judge_urgency(self, seen: Seen, want: Want) -> None:
+        """Of what was ready for this receiver, nothing was more urgent."""
+        for (_, to_agent, channel, _), line in self._lines.items():
+            if not line or line[0].draft.priority <= seen.draft.priority:
+                continue
+            mine = to_agent == want.agent if want.channels is None else to_agent in (want.agent, None)
+            if mine and (want.channels is None or channel in want.channels):
+                before = [other.label for other in line if other.final is None and not other.claims]
+                if before:
+                    raise Broken(f"{seen.label} came before {before[0]}, which is more urgent")
+
+    def _judge_is_ordinary(self, seen: Seen) -> None:
+        """An answer for which its asker waits is nobody else's."""
+        asked = self.seen.get(seen.draft.answer_to or "")
+        if asked is not None and asked.asker is not None and asked.asker.alive and not seen.claims:
+            raise Broken(f"{seen.label} is the answer that {asked.asker!r} waits for, and another took it")
+
+    def _has_open_mail(self, channel: str) -> bool:
+        return any(seen.draft.channel == channel and seen.final is None for seen in self.seen.values())
+
+    # What programs see
+
+    def handed_out(self, process: Process, ticket: Ticket) -> None:
+        """A loop has come to a message: it must be the loop's."""
+        seen = self.seen[ticket.id]
+        if seen.token != ticket.token or seen.final is not None:
+            raise Broken(f"{process!r} is given {seen.label} by its loop, and another has it")
+
+    def was_taken_before(self, process: Process, ticket: Ticket, told_at: int) -> None:
+        """A server has a message in hand, and was told at that step to take nothing more."""
+        seen = self.seen[ticket.id]
+        if seen.called_at > told_at:
+            raise Broken(f"{process!r} was told to stop serving, and took {seen.label} after that")
+
+    def presence_read(self, process: Process, name: str) -> None:
+        """A process looked at a cell; that of an agent says whether it runs."""
+        if name.startswith(_PRESENCE):
+            before = self._presence.get((process, name), (0, 0))
+            self._presence[process, name] = before[1], self._world.step
+
+    def peer_is_gone(self, process: Process, peer: str, payload: dict[str, str]) -> None:
+        """An asker is told that its peer is gone: what that answered before it was seen to be gone has come."""
+        looked_at = self._presence.get((process, _PRESENCE + peer), (0, 0))[0]  # the last look was for the words alone
+        questions = [id for id, seen in self.seen.items() if seen.draft.payload == payload]
+        for answer in self.seen.values():
+            if answer.draft.answer_to in questions and answer.put_at < looked_at and not answer.claims:
+                raise Broken(f"{process!r} is told that {peer} is gone, and its answer {answer.label} was there")
+
+    def requeued(self, process: Process, ids: Iterable[str]) -> None:
+        """An operator has put messages back: they begin anew, and no ticket from before counts."""
+        for id in ids:
+            seen = self.seen[id]
+            self._world.tell(process, f"puts {seen.label} back")
+            self._world.happened("a message was put back")
+            if seen.expires_ms is not None and seen.expires_ms <= self._now_ms():
+                seen.expires_ms = None
+            seen.final, seen.held, seen.spent, seen.deliveries, seen.asker = None, False, True, 0, None
+            if seen in (line := self._lines.get(_line(seen), [])):
+                line.remove(seen)
+            self._judge_hints(seen.draft)
+
+    def waits_unseen(self, process: Process, waiter: Hinted) -> None:
+        """A process waits: what came before it listened, it must have looked for since."""
+        if process.claimed_at > waiter.armed_at or process.last_want is None:
+            return
+        channels = process.last_want.channels
+        for seen in self.seen.values():
+            if seen.claims or seen.final is not None or seen.put_at >= waiter.armed_at or not self._is_ready(seen):
+                continue
+            mine = seen.to_agent == process.last_want.agent
+            if (mine and channels is None) or (channels and seen.draft.channel in channels and seen.to_agent is None):
+                topic = topic_to(seen.to_agent) if seen.to_agent else topic_channel(seen.draft.channel)
+                if topic in waiter.topics and not waiter.has_hint():
+                    raise Broken(f"{process!r} waits, and has not looked for {seen.label}, which was there before")
+
+    def _is_ready(self, seen: Seen) -> bool:
+        return any(seen in line for line in self._lines.values())
 
     def settled(self, process: Process, ticket: Ticket, outcome: str, puts: Sequence[Draft], settled: Settled) -> None:
         """A receiver said what became of a message."""
@@ -237,7 +346,7 @@ class ScheduleJudge:
             self._judge_hints(seen.draft)
 
     def _judge_ticket(self, seen: Seen, ticket: Ticket, *, held: bool) -> None:
-        counts = ticket.token == seen.token and not seen.spent and seen.final is None
+        counts = self.counts(ticket)
         if held and not counts:
             raise Broken(f"a stale word on {seen.label} counted: token {ticket.token}, and the newest is {seen.token}")
         if held or not counts:
@@ -260,6 +369,14 @@ class ScheduleJudge:
             seen.held = True
             self._world.happened("a heartbeat kept a message" if beat else "a lease was extended")
 
+    def is_leased(self, ticket: Ticket, message: MessageWithLedger | None) -> None:
+        """A heartbeat kept a message: its lease lasts no shorter than it did."""
+        seen = self.seen[ticket.id]
+        if message is not None and message.lease_until_ms is not None:
+            short_ms = seen.until_ms - self._now_ms() + self._world.clock.wall_ms() - message.lease_until_ms
+            if short_ms > 1:
+                raise Broken(f"a heartbeat made the lease of {seen.label} {short_ms} ms shorter")
+
     def abandoned(self, process: Process, id: str) -> None:
         """An asker waits no more."""
         if id in self.seen:
@@ -276,114 +393,91 @@ class ScheduleJudge:
             return
         if value is not None and version <= there:
             raise Broken(f"version {version} of {name} was written after version {there}")
+        if value is not None and version <= self._highest.get(name, 0):
+            raise Broken(f"version {version} of {name} is given a second time")
+        self._highest[name] = max(version, self._highest.get(name, 0))
         self._versions[name] = 0 if value is None else version
-        if name.startswith(_MEMBER):
-            self._member_written(process, name, value)
-        elif name.startswith(task.PREFIX) and isinstance(value, dict):
-            self._task_written(process, value)
-        elif name.startswith(_SESSION) and isinstance(value, dict) and "failure" in value:
-            self._session_written(process, name, value)
+        if name.startswith((task.PREFIX, CLAIMS)):
+            self.tasks.cell_written(process, name, value, version)
+        elif name.startswith((MEMBER, SESSION)):
+            self.sessions.cell_written(process, name, value)
+        elif name.startswith(decision_store.PREFIX):
+            self.decisions.cell_written(process, name, value)
 
-    def _task_written(self, process: Process, value: task.Value) -> None:
-        name, state, token = value["id"], value["state"], value["token"]
-        before, self.tasks[name] = self.tasks.get(name), value
-        self._world.tell(process, f"writes task {name}: {state}, token {token}")
-        if before is None:
-            return
-        if before["state"] == task.DONE:
-            raise Broken(f"task {name} was done, and is written as {state}")
-        if token < before["token"]:
-            raise Broken(f"the token of task {name} went back, from {before['token']} to {token}")
-        said = state in (task.DONE, task.BLOCKED) or (state == task.READY and token != before["token"])
-        if said and before["state"] == task.CLAIMED and before["process"] != process.name:
-            raise Broken(f"task {name} was {before['owner']}'s, and {process!r} wrote that it is {state}")
-        taken = state == task.CLAIMED and token != before["token"]
-        if (
-            taken
-            and before["state"] == task.CLAIMED
-            and task.lapse_of(self._world.clock, before, self._is_gone) is None
-        ):
-            raise Broken(f"task {name} has two owners: {before['owner']} held it when {value['owner']} took it")
-        if taken and before.get("last_owner") is not None:
-            self._world.happened("a task was taken over")
-        if state == task.DONE:
-            self._world.happened("a task was done")
+    def version(self, cell: str) -> int:
+        """The version of a cell that was written last; 0 without."""
+        return self._versions.get(cell, 0)
 
     def _is_gone(self, process: str) -> bool:
-        return self._world.is_alive(process) is False
+        return self._world.is_alive(process) is False or self._was_silent(self._world.process(process))
 
-    # Sessions
+    def _was_silent(self, process: Process) -> bool:
+        return not self.sees_deaths and bool(process.stood_ns or process.failed or self._world.stood_ns)
 
-    def _member_written(self, process: Process, name: str, value: object) -> None:
-        if isinstance(value, dict):
-            self._standing[name] = value
-            self._world.tell(process, f"is {'blocked' if value['blocked'] else 'not blocked'} in its session")
-        else:
-            self._standing.pop(name, None)
+    # Hints for one
 
-    def _judge_acts(self, process: Process, channel: str) -> None:
-        """A process sent or took mail of a session: its cell must not say that it is blocked."""
-        if channel.startswith(_SESSION):
-            mine = self.standings(process, channel.removeprefix(_SESSION).partition("/")[0])
-            if mine and all(standing["blocked"] for standing in mine):
-                raise Broken(f"{process!r} acts in a session, and its cell says that it is blocked")
+    def hinted_alone(self, topic: str, before: dict[Hinted, bool]) -> None:
+        """A message came to a channel: the waiters that have a hint by it have it for all others."""
+        for waiter in self._world.waiters():
+            if topic in waiter.topics and not before.get(waiter, False) and waiter.has_hint():
+                waiter.alone_for.add(topic)
 
-    def standings(self, process: Process, session: str = "") -> list[dict[str, Any]]:
-        """What the cells say of a process as a member of sessions, or of that one."""
-        beginning = _MEMBER + session
-        return [s for name, s in self._standing.items() if s["process"] == process.name and name.startswith(beginning)]
+    def left_with_a_hint(self, waiter: Hinted) -> None:
+        """A waiter has left without taking a hint that it alone had: somebody else that waits has it now."""
+        for topic in waiter.alone_for:
+            others = [other for other in self._world.waiters() if topic in other.topics and other is not waiter]
+            if others and not any(other.has_hint() for other in others):
+                raise Broken(f"a hint at {topic} is lost with the waiter that left, and others wait there")
 
-    def is_member(self, session: str, process: Process) -> None:
-        """A process has become a member of a session, and acts."""
-        self._members.setdefault(session, {})[process] = ACTS
-
-    def leaves(self, session: str, process: Process) -> None:
-        """It is about to leave."""
-        self._members[session].pop(process, None)
+    # Steps that were cut, and power cuts
 
     @contextmanager
-    def waits_for(self, session: str, process: Process, box: str | None) -> Iterator[None]:
-        """It waits for this mailbox for ever; with None, for a while."""
-        self._members[session][process] = ACTS if box is None else channel_of(session, box)
+    def back_at(self, room_ms: int) -> Iterator[None]:
+        """What is told meanwhile happened at that time, in steps that were cut: nobody was rung."""
+        self.at_ms = room_ms
         yield
-        self._members[session][process] = ACTS
+        self.at_ms = None
 
-    def _session_written(self, process: Process, name: str, value: dict[str, Any]) -> None:
-        failure = value["failure"]
-        if failure is not None or value["ended_ms"] is not None:
-            self.over.add(_session_of(name))
-        before = self._failures.get(name)
-        if before is not None and failure != before:
-            raise Broken(f"a session failed twice: {before['message']}; and then: {failure and failure['message']}")
-        if failure is None or before is not None:
-            return
-        self._failures[name] = failure
-        self._world.tell(process, f"writes that the session failed: {failure['kind'] or failure['message']}")
-        self._world.happened("a session failed")
-        if failure["kind"] == DEADLOCK:
-            self._world.happened("a deadlock was found")
-            self._judge_deadlock(_session_of(name))
+    def counts(self, ticket: Ticket) -> bool:
+        """Whether a ticket is that of the last claim, and was not used up."""
+        seen = self.seen[ticket.id]
+        return ticket.token == seen.token and not seen.spent and seen.final is None
 
-    def _judge_deadlock(self, session: str) -> None:
-        waits = {member: box for member, box in self._members.get(session, {}).items() if member.alive}
-        for member, box in waits.items():
-            if box == ACTS:
-                raise Broken(f"a false alarm: {member!r} can act, and a deadlock was found")
-            if any(seen.draft.channel == box and seen.final is None for seen in self.seen.values()):
-                raise Broken(f"a false alarm: there is mail for {member!r}, and a deadlock was found")
+    def is_repeat(self, draft: Draft) -> bool:
+        """Whether its sender stored this under its key before."""
+        return draft.idempotency_key is not None and (draft.from_agent, draft.idempotency_key) in self._keys
+
+    def goes_on_from(self, messages: dict[str, MessageWithLedger], cells: dict[str, tuple[int, Any]]) -> None:
+        """A power cut has ended all processes, and this is what is left: some moment of the past."""
+        self.seen = {id: seen for id, seen in self.seen.items() if id in messages}
+        kept = set(self.seen.values())
+        self._lines = {line: [each for each in of_it if each in kept] for line, of_it in self._lines.items()}
+        self._keys = {key: ids for key, ids in self._keys.items() if all(id in messages for id in ids)}
+        for id, seen in self.seen.items():
+            message = messages[id]
+            seen.claims = sum(entry.event == "claimed" for entry in message.ledger)
+            seen.deliveries, seen.token = message.delivery_count, message.token
+            seen.until_ms, seen.held, seen.spent = 0, message.exact_state is State.CLAIMED, True
+            seen.final = message.exact_state if message.exact_state in FINISHED else None
+        self._versions = {name: version for name, (version, _) in cells.items()}
+        self._highest = dict(self._versions)
+        self._presence.clear()
+        values = {name: value for name, (_, value) in cells.items()}
+        self.tasks.goes_on_from(cells, [seen.draft for seen in self.seen.values()])
+        self.sessions.goes_on_from(values)
+        self.decisions.goes_on_from(values)
 
     # The end
 
     def nothing_is_held_by_the_dead(self, store: Store) -> None:
         """What dead processes held was to be had at once, without waiting for any lease."""
-        for id, seen in self.seen.items():
+        if not self.sees_deaths:
+            return
+        for id, seen in tuple(self.seen.items()):
             if seen.held and seen.holder is not None and not seen.holder.alive:
                 message = store.get(id)
                 if message is not None and message.exact_state in (State.CLAIMED, State.AWAITED):
                     raise Broken(f"{seen.label} is still held by {seen.holder!r}, which is dead")
-        for name, value in self.tasks.items():
-            if value["state"] == task.CLAIMED and value["process"] is not None and self._is_gone(value["process"]):
-                raise Broken(f"task {name} is still held by {value['owner']}, whose process is dead")
 
     def has_open(self) -> bool:
         """Whether there are messages of which nobody has said a last word."""
@@ -392,7 +486,7 @@ class ScheduleJudge:
     def at_the_end(self, store: Store) -> None:
         """Faults have stopped, time has passed, and what was left was received: nothing may be open."""
         now_ms = self._now_ms()
-        for id, seen in self.seen.items():
+        for id, seen in tuple(self.seen.items()):
             message = store.get(id)
             if message is None:
                 raise Broken(f"{seen.label} is lost")
@@ -407,7 +501,7 @@ class ScheduleJudge:
                 too_old = state is State.EXPIRED and seen.expires_ms is not None and seen.expires_ms <= now_ms
                 if used_up:
                     self._world.happened("a message died with its last receiver")
-                elif seen.draft.channel.startswith(_SESSION):
+                elif seen.draft.channel.startswith(SESSION):
                     continue  # what nobody took ends with its session
                 elif too_old:
                     self._world.happened("a message expired")
@@ -418,7 +512,3 @@ class ScheduleJudge:
 def _line(seen: Seen) -> tuple[object, ...]:
     draft = seen.draft
     return draft.from_agent, seen.to_agent, draft.channel, draft.priority
-
-
-def _session_of(cell: str) -> str:
-    return cell.removeprefix(_SESSION).partition("/")[0]

@@ -1,24 +1,30 @@
-"""The rooms of simulated worlds: one for each kind of store."""
+"""The room in memory of simulated worlds, and what the rooms on disks have in common."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
 
+from postroom.errors import RoomBusy
 from postroom.stores.bells import spinning
+from postroom.stores.bells.bells import Bells
 from postroom.stores.contract import Store
 from postroom.stores.liveness import Attendance
 from postroom.stores.memory.store import MemoryStore
-from postroom.stores.sqlite.store import SqliteStore
+from postroom.stores.tables.tables import Row
 
+from . import plans
+from .plans import Plan
+from .process import Process
 from .world import World
 
 _numbers: Final = count(1)
+#: Where rooms on disks lie: in memory, if there is such a folder.
+MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class MemoryRoom:
@@ -37,32 +43,26 @@ class MemoryRoom:
         self._stores.append(self._make())
         return self._stores[-1]
 
-    def room_ms(self) -> int:
-        return self._stores[0].room_ms()
+    @contextmanager
+    def break_write(self, process: Process, after: int) -> Iterator[None]:
+        """Let the step that is taken meanwhile fail when it is about to change another row, after so many."""
+        tables, left = self._stores[0].enter(), [after]
+        change = tables.before_change
 
-    def close(self) -> None:
-        for store in self._stores:
-            store.close()
+        def break_it(row: Row) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                process.failed += 1
+                self._world.happened("a step broke in its middle")
+                self._world.tell(process, "fails in the middle of a step")
+                raise RoomBusy("simulated: the step was interrupted in its middle")
+            change(row)
 
-
-class SqliteRoom:
-    """A room in a file, which each process of a world opens for itself, with connections and bells of its own."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        memory = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="postroom-", dir=memory if memory.is_dir() else None))
-        self._spins = os.environ.get(spinning.VARIABLE)
-        os.environ[spinning.VARIABLE] = "0"  # nobody else runs while one does
-        self._stores: list[SqliteStore] = []
-        self.open("simulated:room")
-
-    def open(self, process: str) -> Store:
-        store = SqliteStore(self._folder, self._world.config, self._world.clock)
-        file = store._file
-        file.attendance = _Attendance(file.attendance, process, self._world.is_alive)
-        self._stores.append(store)
-        return store
+        tables.before_change = break_it  # type: ignore[method-assign]  # for one step
+        try:
+            yield
+        finally:
+            del tables.before_change
 
     def room_ms(self) -> int:
         return self._stores[0].room_ms()
@@ -70,14 +70,9 @@ class SqliteRoom:
     def close(self) -> None:
         for store in self._stores:
             store.close()
-        if self._spins is None:
-            del os.environ[spinning.VARIABLE]
-        else:
-            os.environ[spinning.VARIABLE] = self._spins
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _Attendance(Attendance):
+class SimulatedAttendance(Attendance):
     """A process's lock in a room, and the world's word on the lives of others."""
 
     def __init__(self, real: Attendance, process: str, is_alive: Callable[[str], bool | None]) -> None:
@@ -87,3 +82,28 @@ class _Attendance(Attendance):
 
     def is_alive(self, process: str) -> bool | None:
         return self._lives(process)
+
+
+def abandon_bells(bells: Bells | None) -> None:
+    """Let the bells of a dead process go as the system does: its sockets are closed, and its flags stay on the page."""
+    if bells is not None:
+        bells.sockets._close_all()
+
+
+def without_spinning() -> Callable[[], None]:
+    """Let no waiter spin: nobody else runs while one does. Returns what puts that back."""
+    before = os.environ.get(spinning.VARIABLE)
+    os.environ[spinning.VARIABLE] = "0"
+
+    def put_back() -> None:
+        if before is None:
+            del os.environ[spinning.VARIABLE]
+        else:
+            os.environ[spinning.VARIABLE] = before
+
+    return put_back
+
+
+def may_cut_power(plan: Plan) -> bool:
+    """Whether the power is cut in a schedule."""
+    return any(fault.kind == plans.POWER_CUT for fault in plan.faults)

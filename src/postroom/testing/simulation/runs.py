@@ -15,20 +15,33 @@ from postroom.board.board import Board
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.system.process import play_threads
 from postroom.core.system.watch import LISTENER
-from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Store, Want
 
 from . import plans
-from .judges import Broken
+from .broken import Broken
+from .files_room import FilesRoom
+from .nats_room import SimulatedNatsRoom
 from .plans import CHANNEL, Plan, PlannedProcess
 from .process import Process
-from .programs import SimulatedProgram
-from .rooms import MemoryRoom, SqliteRoom
+from .programs import run_program
+from .programs.decisions import consider
+from .programs.program import Program
+from .rooms import MemoryRoom
+from .sqlite_room import SqliteRoom
 from .world import Rooms, World
 
 #: The kinds of rooms that can be simulated.
-STORES: Final[dict[str, Callable[[World], Rooms]]] = {"memory": MemoryRoom, "sqlite": SqliteRoom}
+STORES: Final[dict[str, Callable[[World], Rooms]]] = {
+    "memory": MemoryRoom,
+    "sqlite": SqliteRoom,
+    "files": FilesRoom,
+    "nats": SimulatedNatsRoom,
+}
+#: Those whose steps can be cut in the middle, by a death or by a disk that fails.
+ON_DISK: Final = ("sqlite", "files")
 DEFAULT_STEPS: Final = 50
+#: On NATS a step of the store is about so many of the schedule: each request, and each answer, is one.
+NATS_STEPS: Final = 4
 #: Rare states that a few thousand schedules must have reached, each of them: else they do not try what they should.
 RARE: Final = (
     "a claim was taken over after a death",
@@ -36,19 +49,28 @@ RARE: Final = (
     "a compare-and-set was lost",
     "a heartbeat kept a message",
     "a late word counted: nobody had taken the message",
+    "a late word on a task counted",
     "a late word on a task was refused",
     "a late word was refused",
     "a lease was extended",
     "a deadlock was found",
+    "a decision of another was found",
+    "a decision was made",
+    "a decision was taken over",
     "a lost hint was covered by a look",
     "a member was told: Deadlock",
     "a member was told: SessionEnded",
     "a member was told: SessionFailed",
     "a message died with its last receiver",
     "a message expired",
+    "a message was put back",
     "a question ended without an answer",
     "a repeated key stored nothing",
+    "a request was done",
+    "a request: WorkerDied",
+    "a request: WorkerTimeout",
     "a sender was told that its message was acked",
+    "a step broke in its middle",
     "a task was done",
     "a task was taken over",
     "a write failed",
@@ -62,11 +84,29 @@ RARE: Final = (
     "died after a write, before it heard of it",
     "the last delivery failed",
 )
+_ON_ANY_DISK: Final = (
+    "a write was torn",
+    "died inside a step",
+    "died inside a step, which was done",
+    "the disk failed, and the caller was told",
+)
+_ON_A_DISK_THAT_FORGETS: Final = (
+    "a log that nobody had closed was recovered",
+    "a power cut took what had returned",
+    "the log was folded back into the file",
+    "the power was cut inside a step",
+)
+#: The same for each store: rooms on disks have further states. A fault that comes in between may keep others away.
+RARE_ON: Final = {
+    "memory": RARE,
+    "sqlite": (*RARE, *_ON_ANY_DISK, *_ON_A_DISK_THAT_FORGETS),
+    "files": (*RARE, *_ON_ANY_DISK),
+}
 #: After so many schedules what they left is collected: descriptors among it.
 _COLLECT_EVERY: Final = 4
 _ALL: Final = 1000
 #: What is addressed to each agent, and what is addressed to nobody.
-_MAILBOXES: Final = (*((agent, None) for agent in plans.AGENTS), (plans.AGENTS[0], (CHANNEL,)))
+_MAILBOXES: Final = (*((agent, None) for agent in (*plans.AGENTS, plans.LEAD)), (plans.AGENTS[0], (CHANNEL,)))
 _SECOND_NS: Final = 1_000_000_000
 _runs = [0]
 
@@ -94,7 +134,10 @@ class ScheduleOutcome(NamedTuple):
 
 def simulate(seed: int, *, store: str = "memory", steps: int = DEFAULT_STEPS, traced: bool = False) -> ScheduleOutcome:
     """Run the schedule of a seed."""
-    return run(plans.draw(seed, steps), store=store, traced=traced)
+    if store == "nats":
+        return run(plans.draw(seed, steps * NATS_STEPS, wire=True), store=store, traced=traced)
+    plan = plans.draw(seed, steps)
+    return run(plans.with_disk_faults(plan) if store in ON_DISK else plan, store=store, traced=traced)
 
 
 def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> ScheduleOutcome:
@@ -105,7 +148,7 @@ def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> ScheduleO
         before = play_threads(world)
         LISTENER.on_file = _watch_nothing  # type: ignore[method-assign, assignment]  # for this schedule
         try:
-            world.run(lambda process: SimulatedProgram(world, process).run())
+            world.run(lambda process: run_program(world, process))
             if world.failure is None:
                 _judge_the_end(world)
         finally:
@@ -126,10 +169,18 @@ def _judge_the_end(world: World) -> None:
 
     def look() -> None:
         store = world.new_store(last)
+        world.settle_cuts()
         _receive_all(store)
         if world.judge.tasks:
-            _claim_all_tasks(world, world.new_store(last))
+            _look_at_the_board(world, world.new_store(last))
+            _receive_all(store)
+        if world.judge.decisions.considered:
+            _decide_all(world, last)
         world.judge.nothing_is_held_by_the_dead(store)
+        if not world.judge.sees_deaths:
+            _bury_the_silent(world, store)
+            if world.judge.tasks:
+                _look_at_the_board(world, world.new_store(last))
         world.clock.now_ns += round(2 * AGENT_LEASE_S * _SECOND_NS)
         if world.judge.has_open():
             _receive_all(store)
@@ -138,12 +189,33 @@ def _judge_the_end(world: World) -> None:
     world.run_last(last, look)
 
 
-def _claim_all_tasks(world: World, store: Store) -> None:
-    gateway = Gateway(store, world.config, world.clock)
+def _bury_the_silent(world: World, store: Store) -> None:
+    """Of processes on other machines their silence tells, when somebody looks twice."""
+    for _ in range(2):
+        world.clock.now_ns += round(AGENT_LEASE_S * _SECOND_NS)
+        store.sweep()
+
+
+def _look_at_the_board(world: World, store: Store) -> None:
+    """A look at the board frees what the dead held, and tells the leads what they must know. Then claim what is left."""
+    gateway = world.new_gateway(store)
     board = Board(gateway)
+    noted = world.judge.tasks.noted()
+    board.tasks()
+    if world.judge.sees_deaths:
+        world.judge.tasks.nothing_is_held_by_the_dead(noted)
+    world.judge.tasks.leads_were_told()
     while board.claim("last", transient=True) is not None:
         pass
     gateway.close()
+
+
+def _decide_all(world: World, last: Process) -> None:
+    """Whatever became of the coordinators that considered them, every message gets its decision."""
+    program = Program(world, last)
+    for id in sorted(world.judge.decisions.considered):
+        consider(program, id, (0.0,))
+    program.close()
 
 
 def _receive_all(store: Store) -> None:

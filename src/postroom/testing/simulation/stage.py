@@ -69,7 +69,9 @@ class ThreadOwner(Protocol):
 class SimulatedThread:
     """One thread of a simulated process."""
 
-    __slots__ = ("fds", "hand", "killed", "name", "number", "over", "process", "ready_fds", "until_ns", "waits")
+    __slots__ = (
+        *("fds", "hand", "killed", "name", "number", "over", "process", "ready_fds", "until_ns", "waits", "wakes"),
+    )
 
     def __init__(self, number: int, process: ThreadOwner, name: str) -> None:
         self.number = number
@@ -80,6 +82,8 @@ class SimulatedThread:
         self.fds: Sequence[int] = ()
         self.until_ns = NEVER_NS
         self.ready_fds: list[int] = []
+        #: What it waits for beside descriptors and time.
+        self.wakes: Callable[[], bool] | None = None
         self.hand: _Hand
 
 
@@ -124,7 +128,16 @@ class Stage:
         if first is not None:
             self.current = first
             first.hand.baton.release()
-            self._wait_for_the_end()
+            try:
+                self._wait_for_the_end()
+            except KeyboardInterrupt as interrupt:  # nothing runs any more when it is raised: the room is about to go
+                self._director.fail(interrupt)
+                self._front.wait()
+                self._take_down_all()
+                raise
+        self._take_down_all()
+
+    def _take_down_all(self) -> None:
         self.current = None
         for actor in tuple(self.actors):
             self.take_down(actor)

@@ -12,10 +12,22 @@ from typing import Any, ParamSpec, TypeVar
 from postroom.core.message import Draft, MessageWithLedger
 from postroom.errors import RoomBusy, RoomClosed
 from postroom.stores import contract
-from postroom.stores.contract import Cell, Change, Claimed, Delivery, Page, Query, Settled, Stats, Ticket, Want
+from postroom.stores.contract import (
+    Cell,
+    Change,
+    Claimed,
+    Delivery,
+    Page,
+    Query,
+    Settled,
+    Stats,
+    Ticket,
+    Want,
+    topic_channel,
+)
 
 from .judges import ScheduleJudge
-from .process import Around, Process
+from .process import Around, Hinted, Process
 from .stage import Killed
 
 P = ParamSpec("P")
@@ -36,6 +48,7 @@ class SimulatedStore(contract.Store):
         self._open = True
         self.clock = world.clock
         self._point = world.point
+        self._has_disk = world.has_disk
 
     @property
     def process(self) -> str:
@@ -55,7 +68,11 @@ class SimulatedStore(contract.Store):
             raise Killed
         if not self._open:
             raise RoomClosed
+        called_at = world.step
         self._point()
+        process.called_at = called_at  # after the point: other threads of the process may have called meanwhile
+        if self._has_disk:
+            world.settle_cuts()
         if writes and process.fails:
             process.fails -= 1
             process.failed += 1
@@ -67,18 +84,27 @@ class SimulatedStore(contract.Store):
         world, process = self._world, self._process
         if rings and world.hints_go_astray():
             world.take_hints(process)
+        if process.dies_after is not None:
+            process.dies_after -= 1
+            process.dies_in_step = process.dies_in_step or process.dies_after < 0
         if process.dies_in_step:
             world.happened("died after a write, before it heard of it")
             world.kill(process)
             raise Killed
 
+    def _do(self, name: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The step itself."""
+        if self._has_disk:
+            return self._world.step_on_disk(self._process, name, method, args, kwargs)
+        return method(*args, **kwargs)
+
     def _read(self, name: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._begin(name, writes=False)
-        return method(*args, **kwargs)
+        return self._do(name, method, *args, **kwargs)
 
     def _write(self, name: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._begin(name, writes=True)
-        done = method(*args, **kwargs)
+        done = self._do(name, method, *args, **kwargs)
         self._end()
         return done
 
@@ -86,21 +112,33 @@ class SimulatedStore(contract.Store):
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         self._begin("put", writes=True)
-        ids = self._inner.put(drafts)
+        before = self._hints_at(drafts)
+        with self._world.break_write(self._process):
+            ids = self._do("put", self._inner.put, drafts)
         self._judge.put(self._process, drafts, ids)
+        for topic, hints in before.items():
+            self._judge.hinted_alone(topic, hints)
         self._end()
         return ids
 
+    def _hints_at(self, drafts: Sequence[Draft]) -> dict[str, dict[Hinted, bool]]:
+        """Which waiters have a hint already, at the channels that these drafts are about to come to."""
+        topics = {topic_channel(draft.channel) for draft in drafts if draft.to_agent is None and not draft.publish}
+        waiters = list(self._world.waiters()) if topics else ()
+        return {topic: {w: w.has_hint() for w in waiters if topic in w.topics} for topic in topics}
+
     def claim(self, want: Want) -> Claimed:
         self._begin("claim", writes=True)
-        claimed = self._inner.claim(want)
+        self._process.claimed_at, self._process.last_want = self._world.step, want
+        with self._world.break_write(self._process):
+            claimed = self._do("claim", self._inner.claim, want)
         self._judge.claimed(self._process, want, claimed.deliveries)
         self._end(rings=bool(claimed.deliveries))
         return claimed
 
     def claim_answer(self, question: str, want: Want) -> Delivery | None:
         self._begin("claim answer", writes=True)
-        delivery = self._inner.claim_answer(question, want)
+        delivery = self._do("claim_answer", self._inner.claim_answer, question, want)
         if delivery is not None:
             self._judge.claimed(self._process, want, [delivery])
         self._end(rings=delivery is not None)
@@ -117,7 +155,9 @@ class SimulatedStore(contract.Store):
         claim_next: Want | None = None,
     ) -> Settled:
         self._begin("settle", writes=True)
-        settled = self._inner.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
+        terms: dict[str, Any] = {"detail": detail, "delay_s": delay_s, "puts": puts, "claim_next": claim_next}
+        with self._world.break_write(self._process):
+            settled = self._do("settle", self._inner.settle, ticket, outcome, **terms)
         self._judge.settled(self._process, ticket, outcome, puts, settled)
         if claim_next is not None and settled.claimed is not None:
             self._judge.claimed(self._process, claim_next, settled.claimed.deliveries)
@@ -126,22 +166,24 @@ class SimulatedStore(contract.Store):
 
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         self._begin("extend", writes=True)
-        held = self._inner.extend(ticket, lease_s)
+        held = self._do("extend", self._inner.extend, ticket, lease_s)
         self._judge.extended(self._process, ticket, lease_s, held=held, beat=False)
         self._end()
         return held
 
     def heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
         self._begin("heartbeat", writes=True)
-        lost = self._inner.heartbeat(tickets, lease_s)
+        lost = self._do("heartbeat", self._inner.heartbeat, tickets, lease_s)
         for ticket in tickets:
             self._judge.extended(self._process, ticket, lease_s, held=ticket not in lost, beat=True)
+            if ticket not in lost:
+                self._judge.is_leased(ticket, self._inner.get(ticket.id))
         self._end(rings=False)
         return lost
 
     def abandon(self, id: str) -> None:
         self._begin("abandon", writes=True)
-        self._inner.abandon(id)
+        self._do("abandon", self._inner.abandon, id)
         self._judge.abandoned(self._process, id)
         self._end()
 
@@ -166,26 +208,39 @@ class SimulatedStore(contract.Store):
         return self._read("number at", self._inner.number_at, wall_ms)
 
     def requeue(self, ids: Iterable[str]) -> list[str]:
-        return self._write("requeue", self._inner.requeue, ids)
+        self._begin("requeue", writes=True)
+        done = self._do("requeue", self._inner.requeue, ids)
+        self._judge.requeued(self._process, done)
+        self._end()
+        return done
 
     def purge(self, query: Query) -> int:
         return self._write("purge", self._inner.purge, query)
 
     def subscribe(self, channel: str, agent: str) -> None:
-        self._write("subscribe", self._inner.subscribe, channel, agent)
+        self._begin("subscribe", writes=True)
+        self._do("subscribe", self._inner.subscribe, channel, agent)
+        self._judge.subscribers.setdefault(channel, set()).add(agent)
+        self._end()
 
     def unsubscribe(self, channel: str, agent: str) -> bool:
-        return self._write("unsubscribe", self._inner.unsubscribe, channel, agent)
+        self._begin("unsubscribe", writes=True)
+        done = self._do("unsubscribe", self._inner.unsubscribe, channel, agent)
+        self._judge.subscribers.get(channel, set()).discard(agent)
+        self._end()
+        return done
 
     def subscriptions(self) -> list[contract.Subscription]:
         return self._read("subscriptions", self._inner.subscriptions)
 
     def cell_read(self, name: str) -> Cell | None:
-        return self._read("read cell", self._inner.cell_read, name)
+        self._begin("read cell", writes=False)
+        self._judge.presence_read(self._process, name)
+        return self._do("read cell", self._inner.cell_read, name)
 
     def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
         self._begin("write cell", writes=True)
-        version = self._inner.cell_write(name, value, expect)
+        version = self._do("cell_write", self._inner.cell_write, name, value, expect)
         self._judge.cell_written(self._process, name, value, expect, version)
         self._end()
         return version
@@ -204,8 +259,9 @@ class SimulatedStore(contract.Store):
             raise Killed
         if not self._open:
             raise RoomClosed
+        self._point()  # something may come between a look and this
         topics = tuple(topics)
-        waiter = SimulatedWaiter(self._world, self._process, self._inner.listen(topics), topics)
+        waiter = SimulatedWaiter(self._world, self._judge, self._process, self._inner.listen(topics), topics)
         self._process.waiters[waiter] = None
         return waiter
 
@@ -217,8 +273,16 @@ class SimulatedStore(contract.Store):
 class SimulatedWaiter(contract.Waiter):
     """A waiter whose hints the world may lose or hold back."""
 
-    def __init__(self, world: Around, process: Process, inner: contract.Waiter, topics: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        world: Around,
+        judge: ScheduleJudge,
+        process: Process,
+        inner: contract.Waiter,
+        topics: tuple[str, ...],
+    ) -> None:
         self._world = world
+        self._judge = judge
         self._process = process
         self._inner = inner
         self.topics = topics
@@ -228,12 +292,17 @@ class SimulatedWaiter(contract.Waiter):
         self.late_ns: int | None = None
         self.missed = False
         self.lost_ns: tuple[int, int] | None = None
+        self.armed_at = world.step
+        self.alone_for: set[str] = set()
 
     def wait(self, timeout_s: float | None) -> bool:
         late = self.late_ns is not None and self.late_ns <= self._world.clock.steady_ns()
         if late:
             self.late_ns = None
-        return self._inner.wait(timeout_s) or late
+        hinted = self._inner.wait(timeout_s)
+        if hinted:
+            self.alone_for.clear()
+        return hinted or late
 
     def fileno(self) -> int:
         self._number = number = self._inner.fileno()
@@ -246,15 +315,23 @@ class SimulatedWaiter(contract.Waiter):
 
     def take_hint(self) -> bool:
         """Take away the hint that lies there; whether one did."""
-        return not self._closed and self._inner.wait(0)
+        self.alone_for.clear()
+        late_ns, self.late_ns = self.late_ns, None  # it would seem to lie there
+        taken = not self._closed and self._inner.wait(0)
+        self.late_ns = late_ns
+        return taken
 
     def close(self) -> None:
         if self._closed:
             return
-        if not self._process.alive:
+        dropped = not self._process.alive and self._world.has_disk  # then it went with its process
+        if not (self._process.alive or dropped):
             self._inner.wait(0)  # a dead process passes nothing on
         self._closed, self.late_ns = True, None
         self._process.waiters.pop(self, None)
         if self._world.waiters_by_fd.get(self._number) is self:  # the number may be given to another file from here on
             del self._world.waiters_by_fd[self._number]
-        self._inner.close()
+        if not dropped:
+            self._inner.close()
+        if self.alone_for and self._process.alive:
+            self._judge.left_with_a_hint(self)
