@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -45,6 +46,47 @@ def _interrupt(folder: Path, step: str, after_s: float = 0) -> None:
 @pytest.mark.parametrize("step", ["3. It ran", "6. ada put"])
 def test_ctrl_c_ends_the_demo_and_its_agents_without_a_word(tmp_path: Path, step: str) -> None:
     _interrupt(tmp_path, step)
+
+
+#: The demo, to which Ctrl-C comes in the middle of starting an agent, or of making its folder.
+IN_THE_MIDDLE = """
+import os, signal, subprocess, sys, tempfile
+owner, name = {"agent": (subprocess.Popen, "_execute_child"), "folder": (tempfile, "mkdtemp")}[sys.argv.pop(1)]
+step = getattr(owner, name)
+
+def interrupted(*words, **options):
+    done = step(*words, **options)
+    if "demo.agents" in str(words) or "postroom-demo-" in str(words):
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a handler runs here at the latest
+    return done
+
+setattr(owner, name, interrupted)
+from postroom.cli import program
+program()
+"""
+
+#: An agent that notices late that the demo has ended has opened the room by then.
+SLOW_TO_NOTICE = """
+import os, sys, time
+read = os.read
+if "postroom.cli.demo.agents" in sys.orig_argv:
+    os.read = lambda file, size: (time.sleep(1) if file == 0 else None) or read(file, size)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["agent", "folder"])
+def test_ctrl_c_in_the_middle_of_making_something_leaves_nothing_behind(tmp_path: Path, step: str) -> None:
+    words = [sys.executable, "-c", IN_THE_MIDDLE, step, "demo"]
+    site, temporary = tmp_path / "site", tmp_path / "temporary"
+    site.mkdir()
+    temporary.mkdir()
+    (site / "sitecustomize.py").write_text(SLOW_TO_NOTICE)
+    with closing(Terminal(words, TMPDIR=str(temporary), PYTHONPATH=str(site))) as terminal:
+        assert terminal.end() == 130, terminal.shown
+        assert "Traceback" not in terminal.shown
+    assert os.listdir(temporary) == []
 
 
 @pytest.mark.long

@@ -2,7 +2,8 @@
 
 A one-shot command claims for its agent, and such a claim ends by time alone: what was taken by a command that was
 interrupted before it wrote anything would be held for ten minutes by nobody (tests/cli/test_processes.py, test_board.py).
-A command that runs until it is told to stop has done its work when SIGTERM comes: `Leaving`.
+A command that runs until it is told to stop has done its work when SIGTERM comes: `Leaving`. A step that makes what must
+be cleared up defers both (`deferred`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,29 @@ if TYPE_CHECKING:
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: After the grace of SIGTERM, a command that waits for its reader is woken this often, in seconds.
 ALARMS_S: Final = 0.05
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """A signal that comes in the block is handled at its end: what the block has made is in known hands by then.
+
+    For short steps that make something which must be cleared up. Outside the main thread no signal is handled anyway.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    before = {int(number): signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in came[:1]:
+            handlers[number](number, frame)
 
 
 class Interrupts:

@@ -20,6 +20,7 @@ from postroom.cli import output
 from postroom.cli.call import Invocation
 from postroom.cli.demo.agents import JOBS
 from postroom.cli.demo.program import EXPECTED, play
+from postroom.cli.interrupts import deferred
 from postroom.cli.pages import see
 from postroom.core.config import FOLDER, URL_VARIABLE, address_of
 from postroom.errors import PostroomError
@@ -58,7 +59,8 @@ def demo(call: Invocation) -> None:
     with ExitStack() as stack:
         url = call.args.room
         if not url:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-demo-"))
+            with deferred():
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-demo-"))
             url = address_of(Path(folder) / FOLDER)
         room = call.make_room(url)
         stack.callback(room.close)  # before its folder is removed
@@ -113,17 +115,26 @@ def _process(role: str, url: str, name: str) -> Iterator[subprocess.Popen[bytes]
     It is in a session of its own: Ctrl-C is for the demo, which ends its agents (tests/cli/test_demo.py).
     """
     environment = {**os.environ, URL_VARIABLE: url}  # an argument would show a password in it to every user
-    process = subprocess.Popen([*PROGRAM, role, name], stdin=subprocess.PIPE, env=environment, start_new_session=True)
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with deferred():  # an agent of which nobody knows would make the room again when it is removed
+            process = subprocess.Popen(
+                [*PROGRAM, role, name], stdin=subprocess.PIPE, env=environment, start_new_session=True
+            )
         yield process
     finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _until(room: Room, what: str, look: Callable[[], Any]) -> Any:
