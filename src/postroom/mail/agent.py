@@ -123,7 +123,7 @@ class Agent:
                 faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
                 continue
             if _BATCH_FIELDS.issuperset(message):
-                drafts.append(self._draft(**message, lane=_lane))
+                drafts.append(self._draft_of(message, _lane))
                 continue
             unknown = [name for name in message if name not in _BATCH_FIELDS]
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
@@ -394,6 +394,29 @@ class Agent:
             trace=inherited if trace is None else trace,
             max_deliveries=config.max_deliveries,
             **fields,
+        )
+
+    def _draft_of(self, message: Mapping[str, Any], lane: str) -> Draft:
+        """The draft of a message of `send_many`; a tenth of sending in bulk less than through `_draft` (W2)."""
+        config, told, cause = self._gateway.config, message.get, message.get("cause")
+        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
+        trace = told("trace")
+        return Draft(
+            from_agent=self.name,
+            to_agent=told("to"),
+            payload=told("payload"),
+            channel=told("channel", DEFAULT_CHANNEL),
+            type=told("type", DEFAULT_TYPE),
+            priority=told("priority", DEFAULT_PRIORITY),
+            ttl_s=told("ttl_s"),
+            delay_s=told("delay_s", 0),
+            correlation_id=told("correlation_id"),
+            idempotency_key=told("idempotency_key"),
+            chain_id=chain_id,
+            hop_count=hop_count,
+            lane=lane,
+            trace=inherited if trace is None else trace,
+            max_deliveries=config.max_deliveries,
         )
 
     def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:

@@ -44,6 +44,7 @@ from postroom.stores.contract import (
     Want,
     WorkDone,
     topic_cells,
+    topic_channel,
     topic_message,
     topic_to,
 )
@@ -98,12 +99,15 @@ class SqliteStore(Store):
 
     @whole
     def _put_in_a_step(self, drafts: Sequence[Draft]) -> list[str]:
-        for draft in drafts:
-            self._steps.enrol(draft.waiter)
+        waiters = {draft.waiter for draft in drafts}
+        for waiter in waiters:
+            self._steps.enrol(waiter)
+        # lists: an interrupt could leave a generator unfinished
+        special = any([draft.publish or draft.answer_to or draft.idempotency_key for draft in drafts])  # noqa: C419
         with self._steps.step() as moment:
-            if all(map(_is_plain, drafts)):  # no generator, which an interrupt could leave unfinished
-                return self._put_plain(drafts, moment)
-            return self._put_all(drafts, moment)
+            if special or waiters != {None}:  # something has to be read or looked up to store them
+                return self._put_all(drafts, moment)
+            return self._put_plain(drafts, moment)
 
     def _put_plain(self, drafts: Sequence[Draft], moment: StepTime) -> list[str]:
         """Many usual messages, written at once."""
@@ -113,8 +117,8 @@ class SqliteStore(Store):
             for key, draft in zip(keys, drafts, strict=True)
         )
         crashpoints.reached("sqlite.inserted")
-        for draft in drafts:
-            moment.wake_receiver(draft.to_agent, draft.channel)
+        moment.everyone |= {topic_to(agent) for agent in {draft.to_agent for draft in drafts} if agent is not None}
+        moment.one_each += [topic_channel(draft.channel) for draft in drafts if draft.to_agent is None]
         return ids_of(keys, self._file.salt)
 
     def _put_all(
@@ -479,8 +483,3 @@ def _hang_bells(folder: Path, clock: Clock) -> tuple[Bells | None, str]:
         return Bells(folder, clock), ""
     except NoBells as why:
         return None, f"{WATCHING} ({why})"
-
-
-def _is_plain(draft: Draft) -> bool:
-    """Whether nothing has to be read or looked up to store it."""
-    return not (draft.publish or draft.answer_to or draft.idempotency_key or draft.waiter)
