@@ -87,7 +87,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage",
     "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked", "LateAck",
-    "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
+    "AskFailed", "PeerGone", "Refused", "NotAnswered", "Withdrawn", "AskTimeout",
     "CircuitOpen",
     "ModelError", "ModelMissing", "ModelTimeout",
     "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",

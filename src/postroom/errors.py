@@ -18,6 +18,7 @@ PostroomError
 │   ├── PeerGone                     the one asked died or stopped
 │   ├── Refused                      the one asked said no
 │   ├── NotAnswered                  the one asked ended the message without answering it
+│   ├── Withdrawn                    the asker took the question back, or replaced it
 │   └── AskTimeout (TimeoutError)    no answer in time
 ├── CircuitOpen                      a circuit breaker is open: the call was not made
 ├── ModelError                       a language model did not do what was asked
@@ -212,6 +213,10 @@ class NotAnswered(AskFailed):
     """The message was ended (acked, expired or set aside) without an answer."""
 
     quotes_others = True
+
+
+class Withdrawn(AskFailed):
+    """The question was withdrawn, or replaced by another, before a receiver had claimed it."""
 
 
 class AskTimeout(AskFailed, TimeoutError):

@@ -392,8 +392,48 @@ def test_a_question_nobody_answers_times_out_and_can_be_taken_back(cli: Cli) -> 
 
     (question,) = cli.json("peek")
     assert asked.code == 3
-    assert f"the question still waits; `postroom purge {question['id']} --yes` withdraws it" in asked.err
-    cli.ok("purge", question["id"], "--yes")
+    assert f"the question still waits; `postroom withdraw {question['id']}` takes it back" in asked.err
+    assert cli.ok("withdraw", question["id"], "--as", "ada").out == f"{question['id']} withdrawn\n"
+    assert cli.json("receipt", question["id"])["state"] == "withdrawn"
+
+
+def test_withdrawing_says_when_it_is_too_late_and_whose_message_it_is(cli: Cli) -> None:
+    held, waiting = cli.send("one"), cli.send("two")
+    cli.ok("receive", "--as", "bob")
+
+    late = cli("withdraw", held, "--as", "ada")
+    foreign = cli("withdraw", waiting, "--as", "eve")
+    told = cli.json("withdraw", waiting, "a mistake", "--as", "ada")
+
+    assert (late.code, foreign.code) == (1, 1)
+    assert f"message {held} is claimed by bob: it is too late to withdraw it" in late.err
+    assert "was sent by 'ada'" in foreign.err
+    assert told == {"id": waiting, "withdrawn": True, "state": "withdrawn"}
+    assert cli("withdraw", "0" * 8, "--as", "ada").code == 3
+
+
+def test_messages_of_one_order_key_come_one_at_a_time_and_may_be_replaced(cli: Cli) -> None:
+    first = cli.ok("send", "bob", "one", "--as", "ada", "--new", "--order-key", "pr-7").out.strip()
+    second = cli.ok("send", "bob", "two", "--as", "ada", "--new", "--order-key", "pr-7").out.strip()
+    cli.ok("send", "bob", "three", "--as", "ada", "--new", "--order-key", "pr-7", "--replaces", second)
+
+    assert cli.json("receive", "--as", "bob")["order_key"] == "pr-7"
+    assert cli("receive", "--as", "bob").code == 3
+    cli.ok("ack", first, "--as", "bob")
+    last = cli.json("receive", "--as", "bob")
+    assert (last["payload"], last["replaces"]) == ({"text": "three"}, second)
+
+
+def test_debouncing_needs_an_order_key_and_no_delay(cli: Cli) -> None:
+    alone = cli("send", "bob", "x", "--as", "ada", "--new", "--debounce", "10")
+    delayed = cli("send", "bob", "x", "--as", "ada", "--new", "--debounce", "10", "--order-key", "k", "--delay", "1")
+    cli.ok("send", "bob", "a", "--as", "ada", "--new", "--debounce", "10m", "--order-key", "k")
+    cli.ok("send", "bob", "ab", "--as", "ada", "--new", "--debounce", "10m", "--order-key", "k")
+
+    assert (alone.code, delayed.code) == (2, 2)
+    assert "--debounce needs --order-key" in alone.err
+    assert "cannot be combined" in delayed.err
+    assert [message["payload"] for message in cli.json("peek")] == [{"text": "ab"}]
 
 
 def test_publish_reaches_subscribers_and_says_when_there_are_none(cli: Cli) -> None:

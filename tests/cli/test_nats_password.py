@@ -31,6 +31,7 @@ WORDS = {
     "send": ["bob", "hi", "--new", "--wait", "acked", "--timeout", "0.1"],
     "receive": ["--wait", "0.1"],
     "ack": ["{id}"],
+    "withdraw": ["{id}"],
     "retry": ["{id}"],
     "reply": ["{id}", "yes"],
     "refuse": ["{id}", "no"],

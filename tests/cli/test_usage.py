@@ -69,7 +69,7 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
         (["search", "needle"], "postroom peek --text TEXT"),
         (["events"], "postroom log"),
         (["tail"], "postroom log -f"),
-        (["cancel", "ID"], "postroom purge"),
+        (["cancel", "ID"], "postroom withdraw"),
         (["why", "ID"], "postroom show"),
         (["export"], "postroom peek --state all --all --json"),
     ],

@@ -16,7 +16,7 @@ from postroom.core import crashpoints
 from postroom.core.backoff import CAP_S, backoff_s
 from postroom.core.clock import SYSTEM, ManualClock, from_iso, iso
 from postroom.core.config import main_worktree, parse_url, search_places
-from postroom.core.states import FINISHED, MOVES, OPEN, PUBLIC_NAME, STATUS_WORD, State, states_named
+from postroom.core.states import FINISHED, MOVES, OPEN, PUBLIC_NAME, STATUS_WORD, WAITING, State, states_named
 from postroom.core.system import process
 from postroom.errors import RoomError
 
@@ -24,7 +24,7 @@ from postroom.errors import RoomError
 
 
 def test_every_state_can_be_reached_and_every_open_one_can_be_left() -> None:
-    assert {move.target for move in MOVES} | {State.READY, State.DELAYED, State.AWAITED} == set(State)
+    assert {move.target for move in MOVES} | {State.READY, State.DELAYED, State.AWAITED, State.BLOCKED} == set(State)
     assert {source for move in MOVES for source in move.sources} >= OPEN
     assert {State.ACKED, State.ANSWERED}.isdisjoint(source for move in MOVES for source in move.sources)
 
@@ -35,8 +35,8 @@ def test_every_state_has_a_word_for_receipts_and_one_for_the_table() -> None:
 
 
 def test_states_are_found_by_either_word() -> None:
-    assert states_named("pending") == states_named("stored") == {State.READY, State.DELAYED, State.AWAITED}
-    assert states_named("failed") == {State.REFUSED, State.EXPIRED, State.DEAD}
+    assert states_named("pending") == states_named("stored") == WAITING
+    assert states_named("failed") == {State.REFUSED, State.EXPIRED, State.DEAD, State.WITHDRAWN}
     with pytest.raises(ValueError, match="there is no state 'lost'; the states are: stored, claimed"):
         states_named("lost")
 

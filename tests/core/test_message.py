@@ -176,6 +176,7 @@ def test_an_envelope_as_plain_data_has_the_fixed_names() -> None:
     assert list(message.to_dict()) == [
         "id", "type", "version", "payload", "from_agent", "to_agent", "channel", "priority", "timestamp", "correlation_id",
         "expires_at", "delivery_count", "chain_id", "hop_count", "lane", "trace", "state", "error",
+        "order_key", "replaces",
     ]  # fmt: skip
     assert message.to_dict()["timestamp"] == "2026-09-21T14:13:20.123Z"
     assert (message.state, message.status) == ("stored", "pending")

@@ -25,6 +25,7 @@ EVERY_COMMAND: dict[str, list[str]] = {
     "send": ["bob", "hi", "--as", "ada", "--new"],
     "receive": ["--as", "claude"],
     "ack": ["x", "--as", "claude"],
+    "withdraw": ["x", "--as", "claude"],
     "retry": ["x", "--as", "claude"],
     "reply": ["x", "y", "--as", "claude"],
     "refuse": ["x", "y", "--as", "claude"],

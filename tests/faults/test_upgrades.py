@@ -63,7 +63,7 @@ def test_a_room_that_one_may_only_read_is_not_upgraded_and_that_is_told(what: st
         nursery.finish(nursery.fork("fullness.as_a_reader", folder=str(room), out=str(out), user=NOBODY))
         said = json.loads(out.read_text())
         assert said["error"] == "RoomUnreachable"
-        assert "has layout 1, and reading it requires an upgrade to layout 2: you may not write there" in said["text"]
+        assert "has layout 1, and reading it requires an upgrade to layout 3: you may not write there" in said["text"]
         assert copies("sqlite", room) == []
         assert layout_of("sqlite", room) == 1
     finally:

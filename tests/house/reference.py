@@ -367,6 +367,9 @@ PAGES = (
     ),
     Page("agents", "Agents", "An agent is a name in a room that sends and receives.", ("postroom.Agent", "postroom.AgentInfo")),
     Page(
+        "receiving", "Receiving", "How an agent gets messages.", ("postroom.Agent|receive poll claimed listen serve",),
+    ),
+    Page(
         "messages", "Messages", "What a room keeps of a message, and how it stands.",
         ("postroom.Message", "postroom.MessageWithLedger", "postroom.State"),
     ),
@@ -432,10 +435,15 @@ PAGES = (
     ),
     Page(
         "testing", "Testing",
-        "A clock that tests set, the suite that every store must pass, and the judge of what processes saw of a room.",
+        "A clock that tests set, and the suite that every store must pass.",
         (
             "postroom.ManualClock",
             *(f"postroom.testing.{name}" for name in ("StoreContract", "StoreBench", "gone_process", "together")),
+        ),
+    ),
+    Page(
+        "histories", "Judged histories", "The calls of many processes on one room, recorded and judged afterwards.",
+        (
             *(f"postroom.testing.histories.{name}" for name in ("RecordedStore", "Recorder", "read", "judge", "HistoryVerdict", "Impossible", "RecordedCall")),
         ),
     ),

@@ -35,7 +35,7 @@ PUBLIC_NAMES = """
     PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage NoMail ReceiveTimeout NotAcked
     LateAck
     UnknownTask DependencyCycle WrongDirection ReservationConflict
-    AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
+    AskFailed PeerGone Refused NotAnswered Withdrawn AskTimeout CircuitOpen
     Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
     WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
     RequestDropped QueueFull WorkerStopped PoolFailed
@@ -43,7 +43,7 @@ PUBLIC_NAMES = """
 """.split()
 
 ROOM_NAMES = "agent session board reserve receipt peek events watch replay dead_letters requeue stats agents attach close".split()
-AGENT_NAMES = "send publish subscribe unsubscribe receive poll listen ask serve heartbeat".split()
+AGENT_NAMES = "send withdraw publish subscribe unsubscribe receive poll listen ask serve heartbeat".split()
 SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
 RECEIVED_NAMES = "ack retry dead extend reply refuse".split()
 BOARD_NAMES = "add claim abort tasks watch".split()

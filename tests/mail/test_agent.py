@@ -770,27 +770,23 @@ def test_what_a_message_of_a_batch_may_say_it_says_as_a_single_one_would(room: R
     cause.send("ada", {})
     said = {
         "to": "bob", "payload": {"n": 1}, "type": "review", "channel": "work", "priority": 7, "ttl_s": 600.0, "delay_s": 60.0,
-        "correlation_id": "c", "idempotency_key": "single", "cause": ada.receive(1), "trace": "t",
+        "correlation_id": "c", "idempotency_key": "single", "cause": ada.receive(1), "trace": "t", "order_key": "k",
+        "replaces": ada.send("bob", {}),
     }  # fmt: skip
-    assert said.keys() == _BATCH_FIELDS
+    assert said.keys() == _BATCH_FIELDS - {"debounce_s"}  # which stands for a delay (test_withdrawing.py)
 
     one = ada.send(**said)  # type: ignore[arg-type]
+    single = room.store.get(one)
+    assert ada.withdraw(one)  # the other would be behind it
     (other,) = ada.send_many([{**said, "idempotency_key": "in a batch"}])
 
-    single, batched = room.store.get(one), room.store.get(other)
+    batched = room.store.get(other)
     assert single is not None
     assert batched is not None
     for field in (
-        "to_agent",
-        "payload",
-        "type",
-        "channel",
-        "priority",
-        "correlation_id",
-        "chain_id",
-        "hop_count",
-        "trace",
-    ):
+        "to_agent", "payload", "type", "channel", "priority", "correlation_id", "chain_id", "hop_count", "trace", "order_key",
+        "replaces",
+    ):  # fmt: skip
         assert getattr(single, field) == getattr(batched, field), field
     assert batched.idempotency_key == "in a batch"
     for message in (single, batched):

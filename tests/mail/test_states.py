@@ -105,6 +105,19 @@ def an_answer_that_its_asker_awaits(room: Room, _clock: ManualClock) -> str:
     return room.store.find(Query(answer_to=question)).messages[0].id
 
 
+@comes_to(State.BLOCKED, "stored")
+def behind_another_of_its_order_key(room: Room, _clock: ManualClock) -> str:
+    room.agent("ada").send("bob", {}, order_key="pr-7")
+    return room.agent("ada").send("bob", {}, order_key="pr-7")
+
+
+@comes_to(State.WITHDRAWN, "withdrawn")
+def withdrawn(room: Room, clock: ManualClock) -> str:
+    id = sent(room, clock)
+    assert room.agent("ada").withdraw(id)
+    return id
+
+
 @comes_to(State.REFUSED, "refused")
 def refused(room: Room, clock: ManualClock) -> str:
     id = sent(room, clock)

@@ -304,7 +304,7 @@ def test_what_can_be_stopped_is_stopped_at_its_deadline_and_the_worker_lives(mak
     ada = make_pool("act").initialize_worker("ada")
     pid = ada.pid
     started = time.monotonic()
-    with pytest.raises(WorkerTimeout, match="worker ada was still running after 0.1"):
+    with pytest.raises(WorkerTimeout, match=r"worker ada was still running after \d"):
         ada.evaluate(say(content), timeout_s=0.1)
     assert time.monotonic() - started < 0.5 + BUSY_S
 

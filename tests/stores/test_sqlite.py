@@ -198,7 +198,7 @@ def test_the_schema_knows_the_same_states_as_the_table_of_states(store):
         store._file.select("BEGIN IMMEDIATE")
         store._file.execute(
             "insert",
-            (1, int(state), None, 5, "b", "c", "a", "t", "1.0", 3, 0, *[None] * 4, 0, "agent", *[None] * 4, "{}"),
+            (1, int(state), None, 5, "b", "c", "a", "t", "1.0", 3, 0, *[None] * 4, 0, "agent", *[None] * 6, "{}"),
         )
         status = store._file.select("SELECT status FROM messages WHERE state = ?", (int(state),))[0][0]
         store._file.select("ROLLBACK")

@@ -53,6 +53,8 @@ POINTS = {
     "sqlite": ("upgrade.copying", "upgrade.copied", "upgrade.changed"),
     "files": ("upgrade.copying", "upgrade.copied", "upgrade.announced"),
 }
+#: The layout of a room that is made today.
+NOW = sqlite_connection.LAYOUT
 #: What `fixtures/make.py` leaves in a room: the payload's `n`, and the state. (3 was claimed by its process, which is gone.)
 LEFT = {
     (0, State.ACKED), (1, State.DEAD), (2, State.REFUSED), (3, State.READY), (4, State.READY),
@@ -142,7 +144,7 @@ def is_whole(kind: str, folder: Path) -> None:
         (delivery,) = store.claim(Want(agent="eve", lease_s=30)).deliveries
         assert delivery.message.id == id
         assert store.settle(delivery.ticket, "acked").held
-    assert layout_of(kind, folder) == 2
+    assert layout_of(kind, folder) == NOW
     if kind == "sqlite":
         with closing(apsw.Connection(str(folder / "messages.db"))) as db:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -171,7 +173,7 @@ def test_a_room_of_layout_1_is_upgraded_when_it_is_opened_and_a_copy_is_kept(
     assert copies(kind, old) == [copy_of(kind, old).name]
     with postroom.open(f"{kind}:{old}") as room:
         told = doctor_room.layout(room.store)
-    assert (told.verdict, told.says[:10]) == ("ok", "version 2;") and copy_of(kind, old).name in told.says
+    assert (told.verdict, told.says[:10]) == ("ok", f"version {NOW};") and copy_of(kind, old).name in told.says
     if kind == "sqlite":
         copy = copy_of(kind, old)
         assert copy.stat().st_mode & 0o777 == (old / "messages.db").stat().st_mode & 0o777
@@ -212,7 +214,7 @@ def test_the_copy_is_a_room_that_can_be_put_back_and_no_copy_is_overwritten(
 
 
 def test_a_room_of_todays_layout_is_left_as_it_is(kind: str, tmp_path: Path) -> None:
-    today = unpack(kind, 2, tmp_path / "today")
+    today = unpack(kind, NOW, tmp_path / "today")
     is_whole(kind, today)
     assert copies(kind, today) == []
 
@@ -269,7 +271,7 @@ def test_a_persons_own_view_goes_on_after_an_upgrade(of: str, tmp_path: Path) ->
 def test_a_persons_own_view_that_does_not_work_is_named(sql: str, why: str, tmp_path: Path) -> None:
     old = unpack("sqlite", 1, tmp_path / "old")
     add_view(old, sql)
-    with pytest.raises(RoomUnreachable, match=rf"layout 2 to be used: its view 'mine', .*\({why}\): drop it"):
+    with pytest.raises(RoomUnreachable, match=rf"layout {NOW} to be used: its view 'mine', .*\({why}\): drop it"):
         open_store("sqlite", old)
     assert copies("sqlite", old) == []
     with closing(apsw.Connection(str(old / "messages.db"))) as db:
@@ -360,7 +362,7 @@ except RoomUnreachable as error:
     child = run(code, kind, str(old), str(old.with_name("warm")), "40000" if kind == "sqlite" else "4096")
     told, errors = child.communicate()
     assert errors == ""
-    assert "has layout 1 and must be upgraded to layout 2 to be used: " in told
+    assert f"has layout 1 and must be upgraded to layout {NOW} to be used: " in told
     assert copies(kind, old) == []
     assert {name: data for name, data in content(old).items() if name in before} == before
     assert layout_of(kind, old) == 1
@@ -372,7 +374,9 @@ def test_a_failure_in_a_step_leaves_the_room_and_no_copy(kind: str, old: Path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(crashpoints, "_actions", {"upgrade.copying": fail})
-    with pytest.raises(RoomUnreachable, match=r"must be upgraded to layout 2 to be used: .*No space left on device"):
+    with pytest.raises(
+        RoomUnreachable, match=rf"must be upgraded to layout {NOW} to be used: .*No space left on device"
+    ):
         open_store(kind, old)
     monkeypatch.undo()
     assert copies(kind, old) == []
@@ -480,7 +484,7 @@ def test_an_interrupt_in_the_commit_keeps_the_copy_of_a_room_that_was_upgraded(
     with pytest.raises(KeyboardInterrupt):
         open_store("sqlite", old)
     monkeypatch.undo()
-    assert layout_of("sqlite", old) == 2
+    assert layout_of("sqlite", old) == NOW
     assert copies("sqlite", old) == [copy_of("sqlite", old).name]
     is_whole("sqlite", old)
 
@@ -511,7 +515,7 @@ def test_an_interrupt_right_after_the_copy_got_its_name_leaves_none(
 
 
 def test_a_newer_layout_and_one_that_is_too_old_are_refused_truthfully(kind: str, old: Path) -> None:
-    for layout, words in ((7, "layout 7, .* reads layouts up to 2; .*newer.*: upgrade this one"), (-1, "too old")):
+    for layout, words in ((7, f"layout 7, .* reads layouts up to {NOW}; .*newer.*: upgrade this one"), (-1, "too old")):
         if kind == "sqlite":
             with closing(apsw.Connection(str(old / "messages.db"))) as db:
                 db.pragma("user_version", layout)
@@ -531,7 +535,8 @@ def test_a_newer_layout_and_one_that_is_too_old_are_refused_truthfully(kind: str
 def statements_of_layout_1() -> dict[str, str]:
     text = (FIXTURES / "layout-1.sql").read_text()
     found = dict(part.split("\n", 1) for part in text.split("\n-- name: ")[1:])
-    return {name: _fill_in(body, {**found, "salt": "1", "columns": COLUMNS}) for name, body in found.items()}
+    columns = COLUMNS.replace("order_key, replaces, ", "")  # of layout 3
+    return {name: _fill_in(body, {**found, "salt": "1", "columns": columns}) for name, body in found.items()}
 
 
 def test_a_running_program_of_layout_1_is_refused(kind: str, old: Path) -> None:
@@ -574,21 +579,21 @@ def bindings(sql: str) -> Any:
 
 
 @pytest.fixture
-def to_layout_3(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """What a Postroom of layout 3 does to a room that a store of layout 2 has open."""
+def to_next_layout(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """What a Postroom of the next layout does to a room that a store of today's has open."""
 
     def upgrade(store: Any) -> None:
         with monkeypatch.context() as newer:
             if kind == "sqlite":
-                newer.setattr(sqlite_upgrade, "LAYOUT", 3)
-                newer.setitem(sqlite_upgrade.STEPS, 2, "ALTER TABLE {mail} ADD COLUMN colour TEXT")
+                newer.setattr(sqlite_upgrade, "LAYOUT", NOW + 1)
+                newer.setitem(sqlite_upgrade.STEPS, NOW, "ALTER TABLE {mail} ADD COLUMN colour TEXT")
                 file = store._file
                 with closing(file._connect()) as connection:
                     now = partial(read_statements, connection, file.path)
-                    sqlite_upgrade.upgrade(file.path, 2, file._connect, connection, now)
+                    sqlite_upgrade.upgrade(file.path, NOW, file._connect, connection, now)
             else:
-                newer.setattr(files_upgrade, "LAYOUT", 3)
-                newer.setitem(files_upgrade.STEPS, 2, lambda tree: tree.replace(".postroom/colour", b"red"))
+                newer.setattr(files_upgrade, "LAYOUT", NOW + 1)
+                newer.setitem(files_upgrade.STEPS, NOW, lambda tree: tree.replace(".postroom/colour", b"red"))
                 with store._log.locked():
                     about = files_layout.read_about(store._tree)
                     assert about is not None
@@ -597,18 +602,18 @@ def to_layout_3(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], N
     return upgrade
 
 
-@pytest.mark.parametrize("layout", [1, 2])
-def test_a_running_program_of_layout_2_is_told_that_the_room_was_upgraded(
-    kind: str, layout: int, tmp_path: Path, to_layout_3: Callable[[Any], None]
+@pytest.mark.parametrize("layout", range(1, NOW + 1))
+def test_a_running_program_of_layout_2_or_later_is_told_that_the_room_was_upgraded(
+    kind: str, layout: int, tmp_path: Path, to_next_layout: Callable[[Any], None]
 ) -> None:
-    """Layout 1: the room was upgraded once before."""
+    """Layouts before today's: the room was upgraded once before."""
     room = unpack(kind, layout, tmp_path / "room")
     with closing(open_store(kind, room)) as store:
         draft = check(Draft(from_agent="ada", to_agent="eve", type="info", payload={"n": "new"}))
         store.put([draft])
         (delivery,) = store.claim(Want(agent="eve", lease_s=30)).deliveries
         before = everything(store)
-        to_layout_3(store)
+        to_next_layout(store)
         calls: list[Callable[[], Any]] = [
             lambda: store.put([draft]),
             lambda: store.put([draft, draft]),
@@ -620,11 +625,13 @@ def test_a_running_program_of_layout_2_is_told_that_the_room_was_upgraded(
             lambda: store.find(Query()),
         ]
         for call in calls:
-            with pytest.raises(RoomGone, match="upgraded to layout 3 .*restart this program with the newer Postroom"):
+            with pytest.raises(
+                RoomGone, match=f"upgraded to layout {NOW + 1} .*restart this program with the newer Postroom"
+            ):
                 call()
-    assert layout_of(kind, room) == 3
-    assert copies(kind, room)[-1].endswith("layout-2.bak")
-    with pytest.raises(RoomDamaged, match="layout 3, .* reads layouts up to 2"):
+    assert layout_of(kind, room) == NOW + 1
+    assert copies(kind, room)[-1].endswith(f"layout-{NOW}.bak")
+    with pytest.raises(RoomDamaged, match=f"layout {NOW + 1}, .* reads layouts up to {NOW}"):
         open_store(kind, room)
     back = tmp_path / "back"
     if kind == "sqlite":
@@ -651,7 +658,7 @@ def test_a_link_that_takes_the_place_of_the_copy_is_not_followed(tmp_path: Path)
 
     with closing(apsw.Connection(str(path))) as db:
         statements = partial(read_statements, db, path)
-        with pytest.raises(RoomUnreachable, match="must be upgraded to layout 2"):
+        with pytest.raises(RoomUnreachable, match=f"must be upgraded to layout {NOW}"):
             sqlite_upgrade.upgrade(path, 1, connect, db, statements)
 
     with closing(apsw.Connection(str(precious))) as db:
@@ -664,7 +671,7 @@ def test_a_room_behind_a_link_to_its_folder_is_upgraded(kind: str, old: Path, tm
     (tmp_path / "elsewhere").symlink_to(old.parent)
     open_store(kind, tmp_path / "elsewhere" / old.name).close()
 
-    assert layout_of(kind, old) == 2
+    assert layout_of(kind, old) == NOW
     assert len(copies(kind, old)) == 1
 
 
@@ -679,11 +686,18 @@ def test_an_upgraded_room_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
             rows: Any = db.execute(
                 "SELECT type, name, sql FROM sqlite_schema WHERE sql NOT LIKE 'CREATE VIRTUAL%'"
             ).fetchall()
-        moved, plain = re.compile(r"\b(mail|cells)2\b"), re.compile(r"--.*|\s+|\"")
-        return {
+            # columns that came with an upgrade stand behind the others
+            columns: Any = db.execute(
+                'SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk, c.hidden FROM sqlite_schema AS m, '
+                "pragma_table_xinfo(m.name) AS c WHERE m.type = 'table' AND m.sql NOT LIKE 'CREATE VIRTUAL%'"
+            ).fetchall()
+        moved, plain = re.compile(rf"\b(mail|cells){NOW}\b"), re.compile(r"--.*|\s+|\"")
+        texts = {
             (type_, moved.sub(r"\1", name), plain.sub("", moved.sub(r"\1", sql.replace(salt, "SALT"))))
             for type_, name, sql in rows
+            if type_ != "table"
         }
+        return texts | {(moved.sub(r"\1", table), *column) for table, *column in columns}
 
     assert schema(old) == schema(tmp_path / "new")
-    assert sqlite_connection.LAYOUT == files_layout.LAYOUT == 2
+    assert sqlite_connection.LAYOUT == files_layout.LAYOUT

@@ -264,14 +264,14 @@ def content(draft: Fields) -> tuple[object, ...]:
 
 
 #: Moves that are no line in the ledger, and moves that the clock makes, which a reader sees before they are written.
-UNWRITTEN = ("due", "unheld")
+UNWRITTEN = ("due", "unheld", "unblocked")
 BY_THE_CLOCK = ("due", "released", "expired", "dead")
 
 
 def states_after(events: Sequence[str]) -> set[State]:
     """The states in which a message with such a ledger may stand by `states.MOVES`. Raises AssertionError at a step that none allows."""
     assert events[0] == "stored", events
-    states = {State.READY, State.DELAYED, State.AWAITED}
+    states = {State.READY, State.DELAYED, State.AWAITED, State.BLOCKED}
     for number, event in enumerate(events[1:], 1):
         states |= _moved(states, UNWRITTEN)
         if event == "extended":

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -101,6 +101,11 @@ class Received(Envelope):
         """The id of the answer, after a `reply` that counted."""
         return self._sync.answer_id
 
+    @property
+    def newer_waiting(self) -> Awaitable[bool]:
+        """Whether a newer message of the same sender and order key waits behind this one. To be awaited."""
+        return self._worker.run(lambda: self._sync.newer_waiting)
+
     ack = in_thread(received.Received.ack, anyway=True)
     retry = in_thread(received.Received.retry, anyway=True)
     dead = in_thread(received.Received.dead, anyway=True)
@@ -156,6 +161,7 @@ class Agent(Mirror[agent.Agent]):
 
     send = in_steps(agent.Agent.send)
     send_many = in_thread(agent.Agent.send_many)
+    withdraw = in_thread(agent.Agent.withdraw)
     publish = in_thread(agent.Agent.publish)
     subscribe = in_thread(agent.Agent.subscribe)
     unsubscribe = in_thread(agent.Agent.unsubscribe)

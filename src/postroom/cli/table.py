@@ -68,6 +68,7 @@ COMMANDS: Final = {
         """postroom send bob '{"pr": 7}' --as ada --type review --wait acked --timeout 60""",
         """postroom send '*' '{"pr": 7}' --channel reviews --as ada""",
         "postroom send bob 'lunch?' --to cleo --to dan --as ada --new",
+        """postroom send '*' '{"pr": 7}' --channel reviews --order-key pr-7 --as ada""",
     ),
     "receive": Command(
         "mail",
@@ -86,6 +87,12 @@ COMMANDS: Final = {
         "mail", "answer a received message, and mark it as done", "postroom reply ID 'yes, ship it' --as bob"
     ),
     "refuse": Command("mail", "refuse a received message", "postroom refuse ID 'not my module' --as bob"),
+    "withdraw": Command(
+        "mail",
+        "take back a message that no receiver has yet",
+        "postroom withdraw ID --as ada",
+        "postroom withdraw ID 'the build is red again' --as ada",
+    ),
     "extend": Command("mail", "keep a received message for longer", "postroom extend ID --lease 1800 --as bob"),
     "ask": Command(
         "mail",
@@ -300,7 +307,23 @@ COMMANDS: Final = {
 }
 
 GROUPS: Final = (
-    ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen", "attach", "artifact")),
+    (
+        "Mail",
+        (
+            "send",
+            "receive",
+            "ack",
+            "retry",
+            "reply",
+            "refuse",
+            "extend",
+            "withdraw",
+            "ask",
+            "listen",
+            "attach",
+            "artifact",
+        ),
+    ),
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Tasks and files", ("board", "reserve", "unreserve")),
     (
@@ -323,7 +346,8 @@ MEANT: Final = {
     **dict.fromkeys(("watch", "tail", "follow"), "log -f"),
     **dict.fromkeys(("list", "ls", "inbox"), "peek"),
     **dict.fromkeys(("export", "dump"), "peek --state all --all --json"),
-    **dict.fromkeys(("cancel", "delete", "rm", "remove", "withdraw", "clean"), "purge"),
+    **dict.fromkeys(("delete", "rm", "remove", "clean"), "purge"),
+    **dict.fromkeys(("cancel", "unsend", "recall"), "withdraw"),
     **dict.fromkeys(("read", "get", "cat", "info", "thread", "why"), "show"),
     **dict.fromkeys(("who", "ps"), "agents"),
     **dict.fromkeys(("nack", "release"), "retry"),

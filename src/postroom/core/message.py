@@ -32,7 +32,7 @@ MAX_SPAN_S: Final = 100 * 366 * 86400.0
 #: The fields of a message as others read it: in JSON, on the page, at every door.
 ENVELOPE: Final = (
     "id", "type", "version", "payload", "from_agent", "to_agent", "channel", "priority", "timestamp", "correlation_id",
-    "expires_at", "delivery_count", "chain_id", "hop_count", "lane", "trace", "state", "error",
+    "expires_at", "delivery_count", "chain_id", "hop_count", "lane", "trace", "state", "error", "order_key", "replaces",
 )  # fmt: skip
 
 
@@ -83,6 +83,8 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
     waiter: str | None = None
     answer_to: str | None = None  # the id of the question that this answers
     replay_of: str | None = None  # the id of the message that this is a replay of
+    order_key: str | None = None  # messages of one key in one mailbox are delivered one at a time, in order
+    replaces: str | None = None  # the id of the message that the sender wanted to replace with this one
 
     @property
     def timestamp(self) -> str:
@@ -96,7 +98,7 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def state(self) -> str:
-        """The word of receipts, the page and the command line: stored, claimed, acked, answered, refused, expired or dead."""
+        """The word of receipts, the page and the command line: stored, claimed, acked, answered, refused, expired, dead or withdrawn."""
         return PUBLIC_NAME[self.exact_state]
 
     @property
@@ -157,6 +159,12 @@ class Draft(msgspec.Struct, kw_only=True):
     replay_of: str | None = None
     #: The payload as JSON text, made by `check`.
     payload_json: str = ""
+    # From here on what came with later layouts: rooms in files keep drafts by the order of these fields.
+    order_key: str | None = None
+    #: The id of a message of the same sender that is withdrawn with this, if no receiver has it.
+    replaces: str | None = None
+    #: Withdraw, with this, all messages of the same sender and order key that wait in the same mailbox.
+    debounce: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -193,12 +201,20 @@ def _check_fields(draft: Draft, faults: list[Fault]) -> None:
         check_span("ttl_s", draft.ttl_s, faults, zero=False)
     if draft.delay_s:
         check_span("delay_s", draft.delay_s, faults)
-    for field in ("correlation_id", "idempotency_key", "chain_id", "trace"):
+    for field in ("correlation_id", "idempotency_key", "chain_id", "trace", "order_key", "replaces"):
         value = getattr(draft, field)
         if value is not None:
             check_name(field, value, faults)
     if draft.lane not in LANES:
         faults.append(Fault("lane", f"must be one of {', '.join(LANES)}, not {draft.lane!r}"))
+    _check_replacing(draft, faults)
+
+
+def _check_replacing(draft: Draft, faults: list[Fault]) -> None:
+    if draft.debounce and draft.order_key is None:
+        faults.append(Fault("order_key", "must be given with debounce_s: messages of one key replace each other"))
+    if draft.replaces is not None and draft.publish:
+        faults.append(Fault("replaces", "cannot be combined with publish, which makes several messages"))
 
 
 _good_names: set[str] = set()
@@ -220,6 +236,9 @@ def _is_usual(draft: Draft) -> bool:
             and draft.idempotency_key is None
             and draft.chain_id is None
             and draft.trace is None
+            and draft.order_key is None
+            and draft.replaces is None
+            and not draft.debounce
             and not draft.delay_s
             and draft.version == VERSION
         )

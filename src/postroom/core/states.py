@@ -21,6 +21,8 @@ class State(IntEnum):
     DEAD = 6  # set aside after too many failed deliveries
     DELAYED = 7  # stored, and may be claimed later: a delayed send or a retry
     AWAITED = 8  # stored, an answer kept for the asker that waits for it; receive() does not see it
+    BLOCKED = 9  # stored, behind another message of its order key that has not ended yet
+    WITHDRAWN = 10  # its sender took it back, or replaced it, before a receiver claimed it
 
 
 #: For each state the word of receipts, and that of the source document's `status` column.
@@ -34,11 +36,15 @@ _WORDS: Final = {
     State.DEAD: ("dead", "failed"),
     State.DELAYED: ("stored", "pending"),
     State.AWAITED: ("stored", "pending"),
+    State.BLOCKED: ("stored", "pending"),
+    State.WITHDRAWN: ("withdrawn", "failed"),
 }
 PUBLIC_NAME: Final = {state: words[0] for state, words in _WORDS.items()}
 STATUS_WORD: Final = {state: words[1] for state, words in _WORDS.items()}
 
-WAITING: Final = frozenset({State.READY, State.DELAYED, State.AWAITED})
+WAITING: Final = frozenset({State.READY, State.DELAYED, State.AWAITED, State.BLOCKED})
+#: A message in one of these can be withdrawn: no receiver has it, and no asker waits for it.
+WITHDRAWABLE: Final = frozenset({State.READY, State.DELAYED, State.BLOCKED})
 OPEN: Final = WAITING | {State.CLAIMED}
 FINISHED: Final = frozenset(State) - OPEN
 PUBLIC_STATES: Final = tuple(dict.fromkeys(PUBLIC_NAME.values()))
@@ -60,6 +66,7 @@ _ENDED_BADLY = frozenset({State.DEAD, State.EXPIRED, State.REFUSED})
 MOVES: Final = (
     Move("claimed", frozenset({State.READY, State.AWAITED}), State.CLAIMED, "a receiver takes it under a lease"),
     Move("due", frozenset({State.DELAYED}), State.READY, "its delay has passed"),
+    Move("unblocked", frozenset({State.BLOCKED}), State.READY, "the message before it in its order key has ended"),
     Move("acked", _C, State.ACKED, "the receiver is done with it"),
     Move("answered", _C, State.ANSWERED, "the receiver stored an answer and is done with it"),
     Move("refused", _C, State.REFUSED, "the receiver refused it"),
@@ -77,7 +84,8 @@ MOVES: Final = (
         "the receiver left before seeing it, or was told to stop; the delivery does not count",
     ),
     Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
-    Move("expired", frozenset({State.READY, State.DELAYED, State.CLAIMED}), State.EXPIRED, "its time to live ended"),
+    Move("expired", WITHDRAWABLE | {State.CLAIMED}, State.EXPIRED, "its time to live ended"),
+    Move("withdrawn", WITHDRAWABLE, State.WITHDRAWN, "its sender took it back or replaced it before a receiver had it"),
     Move("requeued", _ENDED_BADLY, State.READY, "it was put back, with its delivery count reset"),
     Move("unheld", frozenset({State.AWAITED}), State.READY, "the asker gave up; the answer is ordinary mail"),
 )
@@ -110,7 +118,7 @@ def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now
     woken = wake_at is not None and wake_at <= now
     if not (expired or woken):
         return _STATES[state]
-    if state in (State.READY, State.DELAYED) and expired:
+    if state in WITHDRAWABLE and expired:
         return State.EXPIRED
     if state == State.DELAYED and woken:
         return State.READY

@@ -26,6 +26,7 @@ from .received import (
     current_claim,
     follow,
     listed,
+    words,
 )
 from .waiting import Inbox
 
@@ -69,6 +70,9 @@ class Agent:
         delay_s: float = 0,
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
+        order_key: str | None = None,
+        replaces: str | None = None,
+        debounce_s: float | None = None,
         wait: str | None = None,
         timeout_s: float | None = None,
         cause: Envelope | Message | None = None,
@@ -81,6 +85,11 @@ class Agent:
         With `wait="acked"` the receiver has acked (or answered) it, with `wait="answered"` answered it. Raises NotAcked,
         with the id, when that did not happen within `timeout_s` (None: no limit) or can no longer happen; the message
         stays stored then.
+        Messages of one `order_key` in one mailbox (recipient and channel) are delivered one at a time and in order, those
+        of different keys side by side; one that fails blocks its key while it is retried.
+        `replaces` is the id of an earlier message of this agent, which is withdrawn in the same step if no receiver has
+        it; this one is stored in any case. With `debounce_s` every waiting message of this agent and `order_key` in that
+        mailbox is replaced, and this one is delivered after that long unless another replaces it.
         `cause` is the message that led to this one: hops are counted along such chains, and TooManyHops
         ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
         """
@@ -97,9 +106,12 @@ class Agent:
             type=type,
             priority=priority,
             ttl_s=ttl_s,
-            delay_s=delay_s,
+            delay_s=delay_s if debounce_s is None else _debounced(debounce_s, delay_s),
             correlation_id=correlation_id,
             idempotency_key=idempotency_key,
+            order_key=order_key,
+            replaces=replaces,
+            debounce=debounce_s is not None,
             chain_id=chain_id,
             hop_count=hop_count,
             lane=_lane,
@@ -129,6 +141,14 @@ class Agent:
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
         raise_faults(faults)
         return self._gateway.put(drafts) if drafts else []
+
+    def withdraw(self, id: str, reason: str | None = None) -> bool:
+        """Take back a message of this agent that no receiver has. Returns whether that was done.
+
+        False, and nothing changed, when a receiver has it or it has ended. A question that is withdrawn ends for its
+        asker with `Withdrawn`. UnknownMessage when no such message is kept; IdentityRefused when it is another agent's.
+        """
+        return self._gateway.withdraw(id, self.name, None if reason is None else words("reason", reason))
 
     def publish(
         self,
@@ -400,7 +420,7 @@ class Agent:
         """The draft of a message of `send_many`; a tenth of sending in bulk less than through `_draft` (W2)."""
         config, told, cause = self._gateway.config, message.get, message.get("cause")
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
-        trace = told("trace")
+        trace, debounce_s = told("trace"), told("debounce_s")
         return Draft(
             from_agent=self.name,
             to_agent=told("to"),
@@ -409,9 +429,12 @@ class Agent:
             type=told("type", DEFAULT_TYPE),
             priority=told("priority", DEFAULT_PRIORITY),
             ttl_s=told("ttl_s"),
-            delay_s=told("delay_s", 0),
+            delay_s=told("delay_s", 0) if debounce_s is None else _debounced(debounce_s, told("delay_s", 0)),
             correlation_id=told("correlation_id"),
             idempotency_key=told("idempotency_key"),
+            order_key=told("order_key"),
+            replaces=told("replaces"),
+            debounce=debounce_s is not None,
             chain_id=chain_id,
             hop_count=hop_count,
             lane=lane,
@@ -466,6 +489,13 @@ class Agent:
 
 #: What a message of `send_many` may say: everything that `send` takes but the waiting.
 _BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "_lane"}
+
+
+def _debounced(debounce_s: float, delay_s: float) -> float:
+    """The delay of a debounced message."""
+    if delay_s:
+        raise InvalidMessage("debounce_s", "cannot be combined with delay_s: it is the delay")
+    return check_seconds("debounce_s", debounce_s, zero=False)
 
 
 def _checked_channels(channels: Iterable[str]) -> tuple[str, ...]:

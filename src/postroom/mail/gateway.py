@@ -21,7 +21,17 @@ from postroom.core.config import SAFETY_LOOK_S, Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft, check
 from postroom.core.system.process import current_pid
-from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError, raise_faults
+from postroom.errors import (
+    Fault,
+    IdentityRefused,
+    InvalidMessage,
+    OutcomeUnknown,
+    PostroomError,
+    RoomClosed,
+    RoomError,
+    UnknownMessage,
+    raise_faults,
+)
 from postroom.stores.contract import Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 from . import rate_limit
@@ -268,6 +278,9 @@ class Gateway:
         """Everything that comes before messages are stored."""
         self.check_open()
         self._check(drafts)
+        for draft in drafts:
+            if draft.replaces is not None:
+                self._check_own(draft.replaces, draft.from_agent, "replace")
         if limited and self._limit is not None and drafts:
             self._limit.take(drafts[0].from_agent, len(drafts))
         if limited and self._pair_limit is not None:
@@ -291,6 +304,22 @@ class Gateway:
             except InvalidMessage as error:
                 faults += [Fault(f"messages[{index}].{field}", problem) for field, problem in error.faults]
         raise_faults(faults)
+
+    def _check_own(self, id: str, agent: str, what: str) -> None:
+        """Raise unless a message is kept and was sent by that agent."""
+        message = self.store.get(id)
+        if message is None:
+            raise UnknownMessage(f"this room has no message {id}")
+        if message.from_agent != agent:
+            raise IdentityRefused(f"message {id} was sent by {message.from_agent!r}; {agent!r} cannot {what} it")
+
+    def withdraw(self, id: str, agent: str, reason: str | None) -> bool:
+        """Take back a message; see `Store.withdraw`. Raises when it is not kept, or another agent's."""
+        self.check_open()
+        if self.store.withdraw([id], agent, reason):
+            return True
+        self._check_own(id, agent, "withdraw")
+        return False
 
     def claim(self, want: Want) -> Claimed:
         """Take messages; see `Store.claim`."""

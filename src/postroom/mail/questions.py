@@ -11,7 +11,16 @@ from postroom.core.config import LEASE_S
 from postroom.core.message import Draft, Message, MessageWithLedger
 from postroom.core.states import FINISHED, State
 from postroom.core.untrusted import quoted
-from postroom.errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, PeerGone, PostroomError, Refused
+from postroom.errors import (
+    AskTimeout,
+    InvalidMessage,
+    NotAcked,
+    NotAnswered,
+    PeerGone,
+    PostroomError,
+    Refused,
+    Withdrawn,
+)
 from postroom.stores.contract import Delivery, Query, Ticket, Waiter, Want, topic_message
 
 from . import presence
@@ -139,6 +148,8 @@ class Question(Generator[Pause, bool, Received]):
         if question.exact_state is State.REFUSED:
             reason = question.error or "no reason given"
             raise Refused(f"{_peer_of(question)} refused: {reason}", self._id, reason)
+        if question.exact_state is State.WITHDRAWN:
+            raise Withdrawn(f"question {self._id} {_ending(question)}", self._id)
         if question.exact_state in FINISHED:
             # dead, and nobody has written it yet: most likely because the peer's process is gone
             if question.ledger[-1].event == "claimed" and self._peer_is_gone(first_look=False):
@@ -252,4 +263,5 @@ def _ending(message: Message) -> str:
         State.REFUSED: f"was refused by {message.claimed_by}{said}",
         State.EXPIRED: "expired",
         State.DEAD: f"was set aside as a dead letter{said}",
+        State.WITHDRAWN: "was withdrawn by its sender",
     }[message.exact_state]

@@ -13,9 +13,9 @@ from weakref import ref
 
 from postroom.core.backoff import backoff_s
 from postroom.core.message import MAX_SPAN_S, Draft, Message, MessageWithLedger, check, check_name, check_span
-from postroom.core.states import NOTES, State
+from postroom.core.states import NOTES, WITHDRAWABLE, State
 from postroom.errors import Fault, InvalidMessage, LateAck, PostroomError, TooManyHops, raise_faults
-from postroom.stores.contract import Delivery, Settled, Ticket, Want
+from postroom.stores.contract import Delivery, Query, Settled, Ticket, Want
 
 from .gateway import Gateway
 from .leases import Terms
@@ -80,6 +80,13 @@ class Envelope:
     hop_count: int = _of_message("hop_count", "How many messages caused each other before this one.")
     lane: str = _of_message("lane", "The word `agent`, or `human` when a person sent it.")
     trace: str | None = _of_message("trace", "The sender's trace context.")
+    order_key: str | None = _of_message(
+        "order_key",
+        "Messages of one key in one mailbox are delivered one at a time, in order; None when it has no key.",
+    )
+    replaces: str | None = _of_message(
+        "replaces", "The id of the message that its sender wanted to replace with this one; None when there is none."
+    )
 
     @property
     def token(self) -> int:
@@ -136,6 +143,24 @@ class Received(Envelope):
             leases.held[delivery.ticket] = ref(self)
             if terms.lease_s < leases.short_s:
                 leases.in_time(terms.lease_s)
+
+    @property
+    def newer_waiting(self) -> bool:
+        """Whether a newer message of the same sender and order key waits behind this one, as the room is now."""
+        message = self.message
+        if message.order_key is None:
+            return False
+        query = Query(
+            order_key=message.order_key,
+            from_agent=message.from_agent,
+            to_agent=message.to_agent,
+            channels=(message.channel,),
+            states=WITHDRAWABLE,
+            order="newest",
+            limit=20,
+        )
+        waiting = self._gateway.open_store.find_all(query)
+        return any(each.id > message.id and each.to_agent == message.to_agent for each in waiting)
 
     # What the receiver may say
 

@@ -120,7 +120,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them). `visible_to` with
     `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those. `claimed_by`
-    keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now.
+    keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now. `order_key` keeps those
+    of that key, in every mailbox.
     """
 
     ids: tuple[str, ...] | None = None
@@ -133,6 +134,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     answer_to: str | None = None
     claimed_by: str | None = None
+    order_key: str | None = None
     waiting: bool = False
     sent_after_ms: int | None = None
     sent_before_ms: int | None = None
@@ -314,6 +316,9 @@ class Store(ABC):
         (also when a clock went back), and their waiters are woken. Returns their ids; a published draft gives
         one id per subscriber, perhaps none. A repeat of a sender's idempotency key stores nothing and gives the
         first id. An answer (`answer_to`) to a question whose asker still waits is held for it.
+        A draft with an `order_key` comes behind all messages of that key in its mailbox (recipient and channel) that
+        have not ended. What it `replaces`, and with `debounce` every message of its sender and key that waits in its
+        mailbox, is withdrawn in the same step, as `withdraw` says.
         Raises InvalidMessage for a known key with another content; RoomBusy, RoomUnreachable: then none is stored.
         """
 
@@ -326,6 +331,9 @@ class Store(ABC):
         (seen in about a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
         expired ones are not given, but for answers that are held: those wait for their asker. `next_due_s` is the
         room's.
+        Of the messages of one order key in one mailbox only the first that has not ended is given, whatever their
+        priorities; a delay, a retry and a lease keep the next ones waiting. One that is put back (`requeue`) waits for the
+        one that is claimed, and comes at its old place or behind the others.
         Not promised: that an empty answer means an empty room a moment later; that a claim which finds something else
         sees at once that a delay has ended (a few milliseconds later it does).
         """
@@ -386,6 +394,15 @@ class Store(ABC):
     @abstractmethod
     def abandon(self, id: str) -> None:
         """The asker of this question no longer waits: its answer, come or to come, is ordinary mail."""
+
+    @abstractmethod
+    def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+        """Take back messages of this sender that no receiver has. Returns those that were taken back.
+
+        After: those are withdrawn and are never delivered; a late holder, whose lease had ended, is told that its ticket
+        no longer counts. All others are as they were: claimed, ended, kept for an asker, not known or another sender's.
+        Of a withdrawal and a claim of one message, one wins.
+        """
 
     @abstractmethod
     def get(self, id: str) -> MessageWithLedger | None:

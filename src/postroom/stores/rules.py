@@ -55,6 +55,7 @@ def matches(query: Query, envelope: Any, row: Any, state: Callable[[Any], State]
         and query.correlation_id in (None, envelope.correlation_id)
         and query.answer_to in (None, envelope.answer_to)
         and query.claimed_by in (None, row.claimed_by)
+        and query.order_key in (None, envelope.order_key)
         and not (query.waiting and (row.waiter is None or row.state == State.AWAITED))
         and (query.sent_after_ms is None or row.timestamp_ms >= query.sent_after_ms)
         and (query.sent_before_ms is None or row.timestamp_ms < query.sent_before_ms)
@@ -67,7 +68,7 @@ def figures(messages: Iterable[tuple[State, str | None, str, int]], store: dict[
     sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
     for state, to_agent, channel, timestamp_ms in messages:
         states[PUBLIC_NAME[state]] += 1
-        if state is State.READY:
+        if state in (State.READY, State.BLOCKED):
             sent_ms[to_agent, channel].append(timestamp_ms)
     names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
     mailboxes = [MailboxFigures(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]

@@ -150,7 +150,8 @@ def on_a_full_disk(place: str, out: str) -> None:
     store = open_room(folder)
     sent, told = _send_until_told(store)
     _fill(Path(place) / "filler")
-    refused = _fails(lambda: store.put([letter()]))
+    # as large as the one that failed: a small one may find space in the log that this one had begun to use
+    refused = _fails(lambda: store.put([letter(payload={"text": "x" * 2000})]))
     new_room = _fails(lambda: open_room(Path(place) / "another"))
     received = [delivery.message.id for delivery in _claim_or_nothing(store)]
     reserve.unlink()

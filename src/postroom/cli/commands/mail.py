@@ -72,6 +72,15 @@ def send_options(parser: argparse.ArgumentParser) -> None:
     options.span(parser, "--delay", "deliver it after this time", 0)
     parser.add_argument("--correlation-id", metavar="ID", help="correlation id: the conversation that it belongs to")
     parser.add_argument("--key", metavar="KEY", help="idempotency key: messages with the same key are sent only once")
+    parser.add_argument(
+        "--order-key", metavar="KEY", help="messages with the same order key are delivered one at a time, in order"
+    )
+    parser.add_argument("--replaces", metavar="ID", help=f"withdraw this message if no receiver has it yet; {ID_HELP}")
+    options.span(
+        parser,
+        "--debounce",
+        "with --order-key: replace waiting messages of this key, and deliver this one after this time",
+    )
     parser.add_argument("--wait", choices=("acked", "answered"), help="return only after the receiver has done this")
     options.span(parser, "--timeout", f"how long to wait, with --wait (default: {PATIENCE_S:.0f})")
 
@@ -81,11 +90,18 @@ def send(call: Invocation) -> None:
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout needs --wait; a send without --wait returns as soon as it is stored")
     names = [None if name == ANYBODY else name for name in dict.fromkeys([args.to, *args.also])]
-    if len(names) > 1 and (args.wait or args.key):
-        raise UsageError("--wait and --key allow only one recipient; use one command for each")
+    if len(names) > 1 and (args.wait or args.key or args.replaces):
+        raise UsageError("--wait, --key and --replaces allow only one recipient; use one command for each")
+    if args.debounce is not None and not args.order_key:
+        raise UsageError("--debounce needs --order-key: messages of one key replace each other")
+    if args.debounce is not None and args.delay:
+        raise UsageError("--debounce and --delay cannot be combined: a debounced message is delayed")
     known = [to is None or _must_be_known(call, to, presence.is_addressee) for to in names]
     payload = _payload(call)
     sent = {"channel": args.channel, "delay_s": args.delay, "correlation_id": args.correlation_id}
+    sent |= {"order_key": args.order_key, "debounce_s": args.debounce}
+    if args.replaces:
+        sent["replaces"] = call.message_id(args.replaces)
     ids = _send_each(call, names, payload, sent)
     if call.json:
         told = [
@@ -160,7 +176,7 @@ def ask(call: Invocation) -> None:
             kept = call.room.store.get(error.id)
             if kept is None or kept.exact_state is not State.READY:
                 raise
-            stays = f"the question still waits; `postroom purge {error.id} --yes` withdraws it"
+            stays = f"the question still waits; `postroom withdraw {error.id}` takes it back"
             raise AskTimeout(f"{error}; {stays}", error.id) from None
         if call.json:
             output.document(answer.to_dict())
@@ -416,3 +432,20 @@ def extend_options(parser: argparse.ArgumentParser) -> None:
 def extend(call: Invocation) -> int:
     lease_s = call.args.lease
     return _settle(call, [call.args.id], lambda message: message.extend(lease_s), f"is yours for {lease_s:.0f} s more")
+
+
+def withdraw_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
+    parser.add_argument("why", metavar="WHY", nargs="?", help="the reason; its ledger keeps it")
+
+
+def withdraw(call: Invocation) -> int:
+    """A message that a receiver has stays with it, and the command says so and fails."""
+    id = call.message_id(call.args.id)
+    done = call.agent().withdraw(id, call.args.why)
+    message = call.room.get(id)
+    call.tell({"id": id, "withdrawn": done, "state": message.state}, *([f"{id} withdrawn"] if done else []))
+    if not done:
+        by = f" by {quoted(message.claimed_by)}" if message.claimed_by else ""
+        output.note(f"message {id} is {message.state}{by}: it is too late to withdraw it")
+    return exit_codes.DONE if done else exit_codes.FAILED

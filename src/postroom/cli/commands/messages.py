@@ -36,7 +36,7 @@ _PAGE: Final = 500
 #: A message that is being archived (on NATS) is not deleted at the first try.
 _TRIES: Final = 3
 #: What a ledger can say.
-EVENTS: Final = ("stored", *(move.event for move in MOVES if move.event not in ("due", "unheld")), *NOTES)
+EVENTS: Final = ("stored", *(move.event for move in MOVES if move.event not in ("due", "unheld", "unblocked")), *NOTES)
 #: A question may have been answered more than once, when it was delivered more than once.
 _MAX_ANSWERS: Final = 100
 

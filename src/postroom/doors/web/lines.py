@@ -17,14 +17,14 @@ from postroom.stores.contract import Change
 #: The looks of a message, in the order of its life; the style sheet has a colour for each (test_lines.py).
 LOOKS: Final = (
     *("stored", "delayed", "notified", "claimed", "retried"),
-    *("acked", "answered", "refused", "expired", "dead"),
+    *("acked", "answered", "refused", "expired", "dead", "withdrawn"),
 )
 
 #: How a message looks after each event of its ledger; others change nothing to the eye.
 LOOK_AFTER: Final = (
     {look: look for look in LOOKS if look != "delayed"}
     | {"shown": "notified", "released": "retried"}
-    | dict.fromkeys(("returned", "requeued", "unheld", "due"), "stored")
+    | dict.fromkeys(("returned", "requeued", "unheld", "due", "unblocked"), "stored")
 )
 
 #: Of a message's text, a line shows so many characters.

@@ -18,7 +18,7 @@ from .tree import OWN, Tree
 
 T = TypeVar("T")
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 #: The oldest layout that can be upgraded (`upgrade.py`).
 OLDEST: Final = 1
 MARK: Final = f"{OWN}/{FILES_MARK}"

@@ -28,7 +28,7 @@ CHANNELS: Final = "_channel"
 SIGNALS: Final = ("done", "blocked")
 BY_HAND: Final = "its file was removed from the inbox by hand"
 #: The folders of messages that are in no inbox.
-_PLACES: Final = {State.DELAYED: "later", State.AWAITED: "held", State.DEAD: "dead"}
+_PLACES: Final = {State.DELAYED: "later", State.BLOCKED: "later", State.AWAITED: "held", State.DEAD: "dead"}
 #: A message that was taken in is read whatever its size: another process may allow more than this one.
 _MOST_BYTES: Final = 1024**3
 _FIXED: Final = tuple(name for name in Draft.__struct_fields__ if name not in ("payload", "waiter"))
@@ -485,7 +485,7 @@ class FileTables(Tables):
 
     def _known_row(self, key: int, fixed: list[Any]) -> FileRow:
         timestamp_ms, size_bytes, file, dropped, signal, first, values = fixed
-        draft = Draft(payload=None, **dict(zip(_FIXED, values, strict=True)))
+        draft = Draft(payload=None, **dict(zip(_FIXED, values, strict=False)))  # lines of layout 2 have fewer
         return FileRow(
             key=key, id=id_of(key, self.salt), draft=draft, timestamp_ms=timestamp_ms, expires_ms=None, state=State.READY,
             size_bytes=size_bytes, file=file, dropped=dropped, signal=signal, first=first,

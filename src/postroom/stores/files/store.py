@@ -346,7 +346,10 @@ class FilesStore(TableStore):
                     self._tree.drop(unused.path)
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        blind = not any(draft.publish or draft.answer_to or draft.idempotency_key for draft in drafts)
+        blind = not any(
+            draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
+            for draft in drafts
+        )
         with self._files_for(drafts):
             return self._put_prepared(drafts, blind=blind)
 

@@ -32,6 +32,9 @@ T = TypeVar("T")
 #: What leads from each layout to the next. Each may be done again, after a process that died in the middle of it.
 STEPS: Final[dict[int, Callable[[Tree], None]]] = {
     1: lambda _: None,  # the files are the same; from layout 2 on, programs know what it means that there is no log
+    2: lambda _: (
+        None
+    ),  # lines of the log may have order keys from now on, and states that programs of layout 2 do not know
 }
 _DRAFT: Final = f"{COPIED}.bak.new"
 _MOST_BYTES: Final = 1024**4

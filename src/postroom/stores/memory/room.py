@@ -122,7 +122,16 @@ class MemoryTables(Tables):
 
     def _make_anew(self, rows: dict[int, Row], finished: dict[int, int]) -> None:
         """Make all tables that follow from the rows; `finished` says when finished messages were finished."""
-        for table in (self.boxes, self.timers, self.owners, self.waits, self.answers, self.correlated, self.sent):
+        for table in (
+            self.boxes,
+            self.timers,
+            self.owners,
+            self.waits,
+            self.answers,
+            self.correlated,
+            self.sent,
+            self.ordered,
+        ):
             table.clear()
         self.finished, self.finished_bytes = {}, 0
         self.rows = dict(sorted(rows.items()))

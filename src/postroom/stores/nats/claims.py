@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from postroom.core.message import Draft, Message
-from postroom.core.states import MOVES, NOTES, State
+from postroom.core.states import FINISHED, MOVES, NOTES, State
 from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
 from postroom.stores.contract import OUTCOMES, Claimed, Delivery, Query, Settled, Ticket, Want
 from postroom.stores.rules import check_word
 
 from . import entries
-from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts, pattern_to
+from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts, line_of, pattern_to
 from .following import SAFETY_LOOK_S, UNTIL_LOST
 from .putting import WritePlan
 from .reading import find
@@ -64,7 +64,10 @@ def _take_best(room: NatsRoom, want: Want) -> list[Kept]:
     taken: list[Kept] = []
     while len(taken) < want.limit:
         # not the same one twice in one claim, should its owner be gone already (tests/stores/test_model.py)
-        with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as picked:
+        with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as found:
+            picked = _without_blocked(room, found)
+            if picked is None:
+                continue
             # of a question that is claimed and whose asker is gone there is nothing to write here: that is a sweep's
             if steps := _steps(picked, want):
                 taken += _taken(steps, room.replace_each(steps, picked.moment.write), raises=not taken)
@@ -100,6 +103,37 @@ def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str 
         yield _Picked(best, ended, moment)
     finally:
         tables.picked.difference_update(ids)  # without the lock: an interrupt while it waits would leave them picked
+
+
+def _without_blocked(room: NatsRoom, picked: _Picked) -> _Picked | None:
+    """The same, if each message with an order key is the first of its line, as the leader knows it.
+
+    What is known here may lack an earlier one: hints can be lost. None when one was not the first: then what stands
+    before it is known here now, or its place was taken away because it has ended, and the choice is to be made again.
+    """
+    if all(each.kept.entry.order_key is None for each in picked.best):
+        return picked
+    blocked = [each for each in picked.best if not is_first(room, each.kept)]
+    return None if blocked else picked
+
+
+def is_first(room: NatsRoom, kept: Kept) -> bool:
+    """Whether a message has no order key, or is the first of its line, as the leader knows it.
+
+    Places of messages that have ended are taken away on the way; what stands first is known here afterwards.
+    """
+    line = line_of(kept.entry)
+    if line is None:
+        return True
+    while (place := room.wire.run(room.wire.next(1, f"{line}.>"))) is not None:
+        id = place.subject.rpartition(".")[2]
+        if id == kept.entry.id:
+            return True
+        before = room.read(id)
+        if before is not None and before.state not in FINISHED:
+            return False
+        room.wire.run(room.wire.api(f"STREAM.MSG.DELETE.{room.wire.stream}", seq=place.seq, no_erase=True))
+    return False
 
 
 #: A message, and what becomes of it.
@@ -146,7 +180,7 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
         is_awaited = kept.state is State.AWAITED
         gone = not is_awaited and entry.owner is not None and room.lives.seen_here(entry.owner) is False
         may_have = is_awaited or entry.judged(moment.room_ms, gone=gone) is State.READY
-        if entry.to_agent in (want.agent, None) and may_have:
+        if entry.to_agent in (want.agent, None) and may_have and is_first(room, kept):
             free.append((kept, gone))
     free.sort(key=lambda each: (-each[0].entry.priority, each[0].first))
     steps = [(kept, entries.claimed(kept, want, moment, gone=gone)) for kept, gone in free]
@@ -250,8 +284,9 @@ def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | N
     room.follower.follow(patterns)
     if room.follower.due(patterns, UNTIL_LOST):
         return None  # one after the other: the result of the first must not wait for a look
-    with _picked(room, want, want.limit, {ticket.id}, said.write) as picked:
-        if not picked.best:
+    with _picked(room, want, want.limit, {ticket.id}, said.write) as found:
+        picked = _without_blocked(room, found)
+        if picked is None or not picked.best:
             return None
         entry = entries.settled(kept, said.outcome, ticket.agent, said.detail, 0, picked.moment)
         steps = _steps(picked, want)
@@ -360,6 +395,19 @@ def heartbeat(room: NatsRoom, tickets: Sequence[Ticket], lease_s: float) -> list
             else:
                 raise end
     return lost
+
+
+# Withdrawing
+
+
+def withdraw(room: NatsRoom, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+    """Take back messages of a sender that no receiver has; those that were taken back."""
+
+    def step(kept: Kept, moment: WriteTime) -> Entry | None:
+        return entries.withdrawn(kept, agent, reason, moment, gone=bool(room.gone_owners([kept])))
+
+    room.announce_layout()
+    return [id for id in dict.fromkeys(ids) if room.change(id, step) is not None]
 
 
 # Notes, and questions that are given up

@@ -4,6 +4,7 @@
     pr.<room>.m.f.<state>.<id>                     a message that was finished a while ago: receivers need not pass it
     pr.<room>.b.<id>.<n>                           a large payload, in parts
     pr.<room>.k.<hash>                             an idempotency key, and the ids that it gave
+    pr.<room>.q.<hash>.<id>                        the place of a message in the line of its order key; the first may be claimed
     pr.<room>.s.<hash>                             the subscribers of a channel
     pr.<room>.c.<hash>.<hash>                      a cell; the first part is that of its name before the slash
     pr.<room>.w.<hash>                             what an agent did with messages that were put away
@@ -28,7 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from postroom.core.message import Draft, LedgerEntry, Message, MessageT, decode_payload, id_of
-from postroom.core.states import FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State, judge
+from postroom.core.states import FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State, judge
 from postroom.stores.contract import Want
 from postroom.stores.rules import LEDGER_BYTES, later_ms
 
@@ -82,6 +83,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waiter: str | None = None
     answer_to: str | None = None
     replay_of: str | None = None
+    order_key: str | None = None
+    replaces: str | None = None
     #: Answers that were held for the asker that waits for them.
     held: tuple[str, ...] = ()
     state: int = State.READY
@@ -104,6 +107,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     first: int = 0
     token: int = 0
     number: int = 0
+    #: The sequence of the entry with which it was put back into the line of its order key (OWN: this very entry's); 0:
+    #: it stands where it was stored.
+    queued: int = 0
     #: The highest key that its writer had given out or seen.
     top_key: int = 0
     #: Put away: it stands among the finished messages, not in its box.
@@ -150,8 +156,17 @@ class Kept(NamedTuple):
         return self.seq if self.entry.token == OWN else self.entry.token
 
     @property
+    def queued(self) -> int:
+        """Its place among the messages of its order key."""
+        return self.seq if self.entry.queued == OWN else self.entry.queued or self.first
+
+    @property
     def state(self) -> State:
         return State(self.entry.state)
+
+    def carried(self) -> dict[str, int]:
+        """The sequences that its next entry has from this one."""
+        return {"first": self.first, "token": self.token, "queued": self.queued if self.entry.queued else 0}
 
     def line_of(self, write: str) -> LedgerLine | None:
         """The line of its ledger that a write made."""
@@ -246,6 +261,16 @@ def patterns_around(subject: str) -> tuple[str, ...]:
     return (subject, f"{parts[0]}.{parts[1]}.>", ">")
 
 
+def line_of(entry: Entry) -> str | None:
+    """The subject of the places of all messages of an entry's order key in its mailbox; None when it has no key."""
+    return None if entry.order_key is None else line_subject(entry.to_agent, entry.channel, entry.order_key)
+
+
+def line_subject(to_agent: str | None, channel: str, order_key: str) -> str:
+    """The same, by the names."""
+    return f"q.{hex_of(pack([to_agent, channel, order_key]).decode())}"
+
+
 def cell_subject(name: str) -> str:
     """The subject of a cell."""
     return f"c.{hex_of(name.partition('/')[0])}.{hex_of(name)}"
@@ -305,7 +330,7 @@ def _next(kept: Kept, moment: WriteTime, event: str, agent: str | None, detail: 
         changes = {"wake_ms": None, "owner": None, "owner_beats": False, **changes}
     return replace(
         entry,
-        **{"first": kept.first, "token": kept.token, "number": 0, **changes},
+        **{**kept.carried(), "number": 0, **changes},
         ledger=(*entry.ledger, LedgerLine(event, moment.wall_ms, agent, detail, moment.write)),
     )
 
@@ -389,7 +414,7 @@ def kept_up(kept: Kept, agent: str, lease_s: float, moment: WriteTime) -> Entry:
     if entry.state != State.CLAIMED:
         return extended(kept, agent, lease_s, moment)
     until_ms = max(entry.wake_ms or 0, later_ms(moment.room_ms, lease_s))
-    return replace(entry, first=kept.first, token=kept.token, number=entry.number or kept.seq, wake_ms=until_ms)
+    return replace(entry, **kept.carried(), number=entry.number or kept.seq, wake_ms=until_ms)
 
 
 def is_heartbeat(kept: Kept) -> bool:
@@ -421,7 +446,7 @@ def unheld(kept: Kept, moment: WriteTime) -> Entry:
 def _silently(kept: Kept, **changes: Any) -> Entry:
     """The entry with a change that the feed does not tell of."""
     number = kept.entry.number or kept.seq
-    return replace(kept.entry, first=kept.first, token=kept.token, number=number, **changes)
+    return replace(kept.entry, **kept.carried(), number=number, **changes)
 
 
 def with_answers(kept: Kept, ids: Sequence[str]) -> Entry:
@@ -445,8 +470,16 @@ def requeued(kept: Kept, moment: WriteTime, *, gone: bool = False) -> Entry | No
     return _next(
         kept, moment, "requeued", None, None,
         state=State.READY, token=OWN, deliveries=0, error=None, claimed_by=None, expires_ms=expires_ms, finished_ms=0,
-        archived=False,
+        archived=False, queued=0 if kept.entry.order_key is None else OWN,
     )  # fmt: skip
+
+
+def withdrawn(kept: Kept, agent: str, reason: str | None, moment: WriteTime, *, gone: bool = False) -> Entry | None:
+    """The message that its sender took back; None when it is another's, or not (or no longer) to be had."""
+    kept = _let_go(kept, moment, gone=gone)
+    if kept.entry.from_agent != agent or kept.entry.judged(moment.room_ms) not in WITHDRAWABLE:
+        return None
+    return _next(kept, moment, "withdrawn", agent, reason, state=State.WITHDRAWN, token=OWN)
 
 
 def counts(kept: Kept | None, token: int) -> TypeGuard[Kept]:

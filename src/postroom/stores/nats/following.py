@@ -290,6 +290,7 @@ class Follower:
         with self.lock:
             row = self.tables.rows.get(subject.rpartition(".")[2])
             lies_there = row is not None and row.kept.seq == seq and row.kept.state is State.READY
+            lies_there = lies_there or self.tables.is_unblocked(subject.rpartition(".")[2])
             if lies_there and key in self._waiters and not self.closed:
                 self._ring(key, seq)
 

@@ -160,7 +160,15 @@ def _put_away(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
         writes.append(Write(str(subject_of(kept.entry.id)), MOVED, kept.seq, None, TOMBSTONE_S))
         writes.append(room.write_of(entries.put_away(kept), 0)._replace(expect=None))
     counts = partial(_put_away_counts, room, [kept.entry for kept in kepts], 1)
+    _leave_lines(room, kepts)
     return _with_counts(room, kepts, writes, counts, MOVED.__eq__)
+
+
+def _leave_lines(room: NatsRoom, kepts: Sequence[Kept]) -> None:
+    """Take away the places that ended messages, or such as are to be deleted, have in the lines of their order keys."""
+    places = [f"{line}.{kept.entry.id}" for kept in kepts if (line := entries.line_of(kept.entry)) is not None]
+    wire = room.wire
+    wire.results([wire.api(f"STREAM.PURGE.{wire.stream}", filter=f"pr.{room.name}.{each}") for each in places])
 
 
 def _put_away_counts(room: NatsRoom, changed: Sequence[Entry], times: int) -> list[Write]:
@@ -181,17 +189,19 @@ def _requeue(room: NatsRoom, id: str) -> bool:
     moment = room.moment()
     while True:
         kept = room.read(id)
-        if kept is None or not kept.entry.archived:
+        ordered = kept is not None and kept.entry.order_key is not None
+        if kept is None or not (kept.entry.archived or ordered):
             return room.change(id, partial(_requeued, room), kept) is not None
-        entry = entries.requeued(kept, moment)
+        entry = _requeued(room, kept, moment)
         if entry is None:
             return False
         there = room.wire.last_now(str(subject_of(id)))
-        writes = [
-            room.write_of(entry, 0 if there is None else there.seq),
-            Write(place_of(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S),
-        ]
-        counts = partial(_put_away_counts, room, [kept.entry], -1)
+        writes = [room.write_of(entry, 0 if there is None else there.seq)]
+        if kept.entry.archived:
+            writes.append(Write(place_of(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S))
+        if ordered:  # behind the others of its order key
+            writes.append(Write(f"{entries.line_of(entry)}.{id}", b"-"))
+        counts = partial(_put_away_counts, room, [kept.entry] if kept.entry.archived else [], -1)
         if _with_counts(room, [kept], writes, counts, lambda data: entries.written_by(moment.write, data)):
             return True
         now = room.read(id)

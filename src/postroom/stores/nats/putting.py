@@ -14,7 +14,19 @@ from postroom.core.states import State
 from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
 
 from .cells import subscribers
-from .entries import Entry, Kept, WriteTime, first_entry, make_id, name_hash, parts_of, with_answers
+from .entries import (
+    Entry,
+    Kept,
+    WriteTime,
+    first_entry,
+    line_of,
+    line_subject,
+    make_id,
+    name_hash,
+    parts_of,
+    with_answers,
+    withdrawn,
+)
 from .room import NatsRoom
 from .unsure import DraftWrites
 from .wire import MAX_TOGETHER, Changed, Write
@@ -116,9 +128,27 @@ class WritePlan:
         entry = first_entry(draft, id, to_agent, self._moment, held_for=held_for)
         self.writes.append(room.write_of(entry, 0))
         self.writes += [Write(f"b.{id}.{place}", part) for place, part in enumerate(parts_of(draft))]
+        line = line_of(entry)
+        if line is not None:
+            self.writes.append(Write(f"{line}.{id}", b"-", 0))
+        if draft.replaces is not None or draft.debounce:
+            self._withdraw_old(draft, to_agent, id)
         if held_for is not None:
             self.held.setdefault(str(draft.answer_to), []).append(id)
         return id
+
+    def _withdraw_old(self, draft: Draft, to_agent: str | None, id: str) -> None:
+        """Withdraw what a message replaces, where it is still to be had."""
+        room = self._room
+        ids = [] if draft.replaces is None else [draft.replaces]
+        if draft.debounce:
+            places = room.wire.run(room.wire.scan(f"{line_subject(to_agent, draft.channel, str(draft.order_key))}.>"))
+            ids += [place.subject.rpartition(".")[2] for place in places]
+        for kept in room.read_open(ids):
+            gone = bool(room.gone_owners([kept]))
+            entry = withdrawn(kept, draft.from_agent, f"replaced by {id}", self._moment, gone=gone)
+            if entry is not None:
+                self.writes.append(room.write_of(entry, kept.seq))
 
     def _held_for(self, draft: Draft) -> Entry | None:
         """The question whose asker waits for this answer."""
@@ -138,6 +168,8 @@ def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
     room.reserve.check()
     if any(draft.waiter == room.lives.process for draft in drafts):
         room.lives.beat()
+    if any(draft.order_key is not None or draft.replaces is not None for draft in drafts):
+        room.announce_layout()
     repeats = room.unsure.repeats_of(drafts)
     try:
         return _put(room, drafts, repeats)

@@ -29,7 +29,7 @@ from .wire import Changed, Committed, IsMine, StoredEntry, Wire, Write
 LEAST_VERSION: Final = (2, 12)
 #: The layout of a room (see entries.py), which stands in the metadata of its stream. A room with a higher number is
 #: refused.
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 _LAYOUT_KEY: Final = "postroom"
 #: The servers' words for a stream that is not there, and for one that another process has just made.
 _NO_STREAM: Final = 10059
@@ -94,8 +94,26 @@ class NatsRoom:
             answer = self._make(self.config.replicas or (COPIES if server.get("cluster") else 1))
         if "error" in answer:
             raise RoomUnreachable(f"the room {self.name} cannot be opened: {answer['error'].get('description')}")
-        check_layout(self.name, answer["config"])
+        self.layout = check_layout(self.name, answer["config"])
         self.reserve.see(answer)
+
+    def announce_layout(self) -> None:
+        """Say in the stream that the room has today's layout from now on, before the first entry that needs it.
+
+        Order keys and withdrawn messages are of layout 2. A room whose users need neither stays open to older programs;
+        one that has the room open when it is announced is not refused.
+        """
+        if self.layout == LAYOUT:
+            return
+        config = self.wire.info()["config"]
+        config["metadata"] = {**(config.get("metadata") or {}), _LAYOUT_KEY: str(LAYOUT)}
+        answer = self.wire.run(self.wire.api(f"STREAM.UPDATE.{self.wire.stream}", **config))
+        if "error" in answer:
+            said = answer["error"].get("description")
+            raise RoomUnreachable(
+                f"the room {self.name} cannot be upgraded to layout {LAYOUT}: {said}; nothing was changed"
+            )
+        self.layout = LAYOUT
 
     def _make(self, copies: int) -> dict[str, Any]:
         """Make the room's stream; what the servers say of it."""
@@ -349,17 +367,15 @@ def told_ms(text: str) -> int:
     return from_iso(text[:26].rstrip("Z") + "Z")
 
 
-def check_layout(room: str, config: dict[str, Any]) -> None:
-    """Raise RoomDamaged unless this program can read the layout that a stream names.
-
-    One that names none has the first.
-    """
+def check_layout(room: str, config: dict[str, Any]) -> int:
+    """The layout that a stream names; one that names none has the first. RoomDamaged when this program cannot read it."""
     layout = (config.get("metadata") or {}).get(_LAYOUT_KEY, "1")
     if not (layout.isdecimal() and 1 <= int(layout) <= LAYOUT):
         raise RoomDamaged(
             f"the room {room} has layout {layout}, and this Postroom reads layouts up to {LAYOUT}; it was made by a newer "
             "Postroom: upgrade this one"
         )
+    return int(layout)
 
 
 def stream_settings(room: str, copies: int) -> dict[str, Any]:

@@ -138,6 +138,7 @@ class NatsStore(contract.Store):
     heartbeat = in_step(claims.heartbeat)
     note = in_step(claims.note)
     abandon = in_step(claims.abandon)
+    withdraw = in_step(claims.withdraw)
     requeue = in_step(housekeeping.requeue)
 
     get = in_step(reading.get)

@@ -16,7 +16,7 @@ from postroom.core.states import FINISHED, State
 from postroom.stores.contract import Want
 from postroom.stores.rules import discard
 
-from .entries import Entry, Kept
+from .entries import Entry, Kept, line_of
 
 #: Deleted entries that are remembered, so that an older page of a slow server does not bring them back.
 _MAX_DROPPED: Final = 20_000
@@ -49,6 +49,11 @@ class KnownEntries:
         # recipient (or nobody) -> channel -> (-priority, first sequence, id) of what may be claimed, the best first
         self.boxes: defaultdict[str | None, dict[str, list[tuple[int, int, str]]]] = defaultdict(dict)
         self.timers: list[tuple[int, str]] = []  # (room ms, id) of what the clock will change, the next first
+        # line of an order key -> (place, id) of what has not ended there; the first alone stands in its box
+        self._lines: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        #: Messages of lines that may be claimed when they are the first, and the one of each line that is in its box.
+        self._eligible: dict[str, Kept] = {}
+        self._heads: dict[str, str] = {}
         # id -> where it stands in its box, and among the timers
         self._ready: dict[str, tuple[int, int, str]] = {}
         self._timer: dict[str, tuple[int, str]] = {}
@@ -73,7 +78,10 @@ class KnownEntries:
         """
         if not self._is_torn:
             return
-        for table in (self.boxes, self.timers, self._ready, self._timer, self.owners, self.waits, self.overdue):
+        for table in (
+            self.boxes, self.timers, self._ready, self._timer, self.owners, self.waits, self.overdue, self._lines,
+            self._eligible, self._heads,
+        ):  # fmt: skip
             table.clear()
         self.order[:] = sorted((row.kept.first, id) for id, row in self.rows.items())
         for id, row in self.rows.items():
@@ -91,7 +99,7 @@ class KnownEntries:
         self.mend()
         self._is_torn = True
         if known is not None:
-            self._lift(known.kept.entry)
+            self._lift(known.kept)
         if kept is None:
             self._drop(id, seq)
         else:
@@ -100,14 +108,20 @@ class KnownEntries:
             self.rows[id] = IndexedEntry(kept)
             self.top_key = max(self.top_key, kept.entry.top_key)
             self._place(kept)
+        newest = kept or (None if known is None else known.kept)
+        if newest is not None and newest.entry.order_key is not None:
+            self._order(str(line_of(newest.entry)))
         self._is_torn = False
 
     def forget(self, id: str) -> None:
         """Know nothing of it, as if it had never been heard of."""
         self.mend()
         self._is_torn = True
-        self._lift(self.rows[id].kept.entry)
+        kept = self.rows[id].kept
+        self._lift(kept)
         self._remove(id)
+        if kept.entry.order_key is not None:
+            self._order(str(line_of(kept.entry)))
         self._is_torn = False
 
     def _drop(self, id: str, seq: int) -> None:
@@ -127,11 +141,18 @@ class KnownEntries:
             self.owners[entry.owner].add(entry.id)
         if entry.waiter is not None:
             self.waits[entry.waiter].add(entry.id)
+        line = line_of(entry)
+        if line is not None and kept.state not in FINISHED:
+            insort(self._lines[line], (kept.queued, entry.id))
         if entry.state == State.READY:
             self._make_ready(kept)
         self._set_timer(entry.id, entry.timer_ms())
 
-    def _lift(self, entry: Entry) -> None:
+    def _lift(self, kept: Kept) -> None:
+        entry = kept.entry
+        line = line_of(entry)
+        if line is not None and kept.state not in FINISHED:
+            discard(self._lines, line, (kept.queued, entry.id))
         for table, name in ((self.owners, entry.owner), (self.waits, entry.waiter)):
             if name is not None and entry.id in table.get(name, ()):
                 discard(table, name, entry.id)
@@ -139,12 +160,47 @@ class KnownEntries:
         self._set_timer(entry.id, None)
         self.overdue.pop(entry.id, None)
 
+    # Order keys
+
+    def _order(self, line: str) -> None:
+        """Let the first of a line stand in its box, if it may be claimed, and none of the others."""
+        places = self._lines.get(line)
+        first = places[0][1] if places else None
+        before = self._heads.pop(line, None)
+        if before is not None and before != first and before in self._ready:
+            self._take_from_box(self.rows[before].kept.entry)
+        if first is not None and first in self._eligible:
+            self._heads[line] = first
+            if first not in self._ready:
+                self._put_into_box(self._eligible[first])
+
+    def is_unblocked(self, id: str) -> bool:
+        """Whether the end of this message has let another one of its order key pass, which lies there to be claimed."""
+        row = self.rows.get(id)
+        line = None if row is None else line_of(row.kept.entry)
+        return line is not None and line in self._heads and self._heads[line] != id
+
     def _make_ready(self, kept: Kept) -> None:
+        line = line_of(kept.entry)
+        if line is None:
+            self._put_into_box(kept)
+        else:
+            self._eligible[kept.entry.id] = kept
+            self._order(line)
+
+    def _make_unready(self, entry: Entry) -> None:
+        if entry.order_key is not None:
+            self._eligible.pop(entry.id, None)
+            if self._heads.get(line := str(line_of(entry))) == entry.id:
+                del self._heads[line]
+        self._take_from_box(entry)
+
+    def _put_into_box(self, kept: Kept) -> None:
         entry = kept.entry
         ready = self._ready[entry.id] = (-entry.priority, kept.first, entry.id)
         insort(self.boxes[entry.to_agent].setdefault(entry.channel, []), ready)
 
-    def _make_unready(self, entry: Entry) -> None:
+    def _take_from_box(self, entry: Entry) -> None:
         ready = self._ready.pop(entry.id, None)
         if ready is None:
             return

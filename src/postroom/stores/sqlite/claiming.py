@@ -13,7 +13,7 @@ from postroom.core.states import State
 from postroom.stores.contract import Claimed, Delivery, Ticket, Want
 
 from .housekeeping import SqliteHousekeeping, due_s
-from .rows import PRIORITY, STATE, Row, StepTime, Taken, lease_end, ledger_text
+from .rows import CHANNEL, ORDER_KEY, PRIORITY, STATE, TO_AGENT, Row, StepTime, Taken, lease_end, ledger_text
 from .transactions import Transactions, whole
 
 _KEYS_KEPT: Final = 1000
@@ -156,6 +156,8 @@ class Claims:
                 next_s = None if rows else upkeep.next_due_s(now)
         for row in rows:
             self._take(row, terms, moment)
+            if want.settle and row[ORDER_KEY] is not None:
+                upkeep.let_the_next_pass(row[ORDER_KEY], row[CHANNEL], row[TO_AGENT], moment)
         return rows, next_s, terms
 
     def _terms(self, want: Want, moment: StepTime) -> Taken:

@@ -32,7 +32,7 @@ _IN_A_ROW_SPAN: Final = 2 << FRACTION_BITS
 #: The byte of the -shm file that a writer locks (the format of SQLite's wal-index).
 _WRITE_LOCK_AT: Final = 120
 #: The layout of the file that every statement here is written for (`layout.py`, `upgrade.py`).
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 #: A commit that failed so may be there after a crash, all the same.
 NOT_SYNCED: Final = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 #: What SQLite says where nothing can be written.

@@ -58,16 +58,21 @@ class SqliteHousekeeping:
         """
         ends: list[State | None] = []
         rows = self._file.execute("due", (moment.now,)) + self._file.execute("ended_leases", (moment.now,))
-        for key, state, expires, count, most, to_agent, channel in rows:
+        for key, state, expires, count, most, to_agent, channel, order_key in rows:
             if state == State.CLAIMED:
                 ended = self._end_claim(key, expires, count, most, LEASE_ENDED, moment)
             elif expires is not None and expires <= moment.now:
                 ended = self._expire(key, moment)
+            elif state == State.BLOCKED:
+                self._file.change("stay_blocked", (key,))  # its delay is over
+                continue
             else:
                 self._file.change("make_ready", (key,))
                 ended = State.READY
             if ended is State.READY:
                 moment.wake_receiver(to_agent, channel)
+            elif order_key is not None:
+                self.let_the_next_pass(order_key, channel, to_agent, moment)
             ends.append(None if ended is State.READY and state != State.CLAIMED else ended)
         return _counted(ends)
 
@@ -107,6 +112,16 @@ class SqliteHousekeeping:
         crashpoints.reached("sqlite.buried")
         return State.DEAD
 
+    # Order keys
+
+    def let_the_next_pass(self, order_key: str, channel: str, to_agent: str | None, moment: StepTime) -> None:
+        """A message of that key has ended: the next one may be claimed, or waits for its delay alone."""
+        for key, state in self._file.execute("next_of_key", (order_key, channel, to_agent)):
+            if state == State.BLOCKED:
+                self._file.change("unblock", (key, moment.now))
+                self.next_look = 0
+                moment.wake_receiver(to_agent, channel)
+
     # Processes that are gone
 
     def check_owners_alive(self) -> None:
@@ -130,10 +145,14 @@ class SqliteHousekeeping:
 
     def _release_process(self, number: int, moment: StepTime) -> Swept:
         ends: list[State | None] = []
-        for key, expires, count, most, to_agent, channel in self._file.execute("claims_of_process", (number,)):
+        for key, expires, count, most, to_agent, channel, order_key in self._file.execute(
+            "claims_of_process", (number,)
+        ):
             ends.append(self._end_claim(key, expires, count, most, OWNER_GONE, moment))
             if ends[-1] is State.READY:
                 moment.wake_receiver(to_agent, channel)
+            elif order_key is not None:
+                self.let_the_next_pass(order_key, channel, to_agent, moment)
         for key, state, to_agent in self._file.execute("waits_of_process", (number,)):
             self._end_wait(key, state, to_agent, moment)
         self._file.execute("process_forget", (number,))

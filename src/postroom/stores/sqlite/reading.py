@@ -22,6 +22,8 @@ from .transactions import Transactions, whole
 
 _to_json = msgspec.json.Encoder().encode
 _GONE: Final = "/*gone*/"
+#: The states that count as waiting in a mailbox.
+_IN_BOX: Final = (State.READY, State.BLOCKED)
 
 
 class RowReading:
@@ -157,19 +159,23 @@ class RowReading:
         with self._one_snapshot():
             for name in ("count_ready_general", "count_ready_in_channel", "count_ready_for_anyone"):
                 rows += self._file.execute(name)
-            counts: dict[int, int] = {}
+            blocked = self._file.execute("count_blocked")
+            counts: dict[int, int] = {State.BLOCKED: sum(row[2] for row in blocked)}
             for name in ("count_claimed", "count_delayed", "count_held", "count_finished"):
                 counts |= dict(self._file.execute(name))
             overdue = self._file.select(_naming(gone, self._file.statements["overdue"]), {"now": moment.now})
             counts[State.READY] = sum(row[2] for row in rows)
             boxes = {(to_agent, channel): [depth, oldest] for to_agent, channel, depth, oldest in rows}
+            for to_agent, channel, depth, oldest in blocked:
+                box = boxes.setdefault((to_agent, channel), [0, oldest])
+                box[:] = box[0] + depth, min(box[1], oldest)
             for state, judged, to_agent, channel, count, oldest in overdue:
                 counts[state] = counts.get(state, 0) - count
                 counts[judged] = counts.get(judged, 0) + count
-                if (state == State.READY) != (judged == State.READY):
+                if (state in _IN_BOX) != (judged in _IN_BOX):
                     box = boxes.setdefault((to_agent, channel), [0, oldest])
-                    box[0] += count if judged == State.READY else -count
-                    box[1] = min(box[1], oldest) if judged == State.READY else box[1]
+                    box[0] += count if judged in _IN_BOX else -count
+                    box[1] = min(box[1], oldest) if judged in _IN_BOX else box[1]
             keys = _to_json([oldest for _, oldest in boxes.values()]).decode()
             sent_ms: dict[int, int] = dict(self._file.execute("sent_at", (keys,)))
         states = dict.fromkeys(PUBLIC_NAME.values(), 0)

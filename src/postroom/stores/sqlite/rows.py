@@ -9,7 +9,7 @@ import msgspec
 
 from postroom.core.clock import from_iso
 from postroom.core.message import FRACTION_BITS, Draft, LedgerEntry, MessageT, decode_payload, id_of, key_of
-from postroom.core.states import State, judge
+from postroom.core.states import OPEN, State, judge
 from postroom.stores.contract import Query, Subscription, topic_channel, topic_to
 
 Row = tuple[Any, ...]
@@ -17,17 +17,17 @@ Row = tuple[Any, ...]
 COLUMNS: Final = (
     "key, state, token, change, wake_at, priority, to_agent, channel, from_agent, type, version, delivery_count, "
     "max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id, "
-    "hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload"
+    "hop_count, lane, trace, error, idempotency_key, answer_to, order_key, replaces, replay_of, implied, ended_ms, payload"
 )
 #: Where some of them stand.
 (
-    STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, FROM_AGENT, DELIVERY_COUNT, SENT_MS, LAST_DELIVERED_MS, CLAIMED_BY, OWNER,
-    WAITER, REPLAY_OF, PAYLOAD,
+    STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, TO_AGENT, CHANNEL, FROM_AGENT, DELIVERY_COUNT, SENT_MS, LAST_DELIVERED_MS, CLAIMED_BY, OWNER,
+    WAITER, ORDER_KEY, REPLAY_OF, PAYLOAD,
 ) = (
     COLUMNS.split(", ").index(name)
     for name in (
-        "state", "token", "change", "wake_at", "priority", "from_agent", "delivery_count", "sent_ms", "last_delivered_ms",
-        "claimed_by", "owner", "waiter", "replay_of", "payload",
+        "state", "token", "change", "wake_at", "priority", "to_agent", "channel", "from_agent", "delivery_count", "sent_ms",
+        "last_delivered_ms", "claimed_by", "owner", "waiter", "order_key", "replay_of", "payload",
     )
 )  # fmt: skip
 
@@ -103,13 +103,15 @@ class Rows:
         if state is State.AWAITED:
             wake_at = None
         elif draft.delay_s:
-            state, wake_at = State.DELAYED, first_timer(moment.now, draft.delay_s, expires)
+            wake_at = first_timer(moment.now, draft.delay_s, expires)
+            state = State.DELAYED if state is State.READY else state
         return (
             key, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
             draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
             draft.lane, draft.trace, draft.idempotency_key,
             None if draft.answer_to is None else key_of(draft.answer_to, self._salt),
-            None if draft.replay_of is None else key_of(draft.replay_of, self._salt), draft.payload_json,
+            None if draft.replay_of is None else key_of(draft.replay_of, self._salt), draft.order_key,
+            None if draft.replaces is None else key_of(draft.replaces, self._salt), draft.payload_json,
         )  # fmt: skip
 
     def message(
@@ -127,7 +129,8 @@ class Rows:
         """
         (key, state, token, _, wake_at, priority, to_agent, channel, from_agent, type_, version, delivery_count,
          max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
-         hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, _implied, _ended_ms, payload, *_ledger
+         hop_count, lane, trace, error, idempotency_key, answer_to, order_key, replaces, replay_of, _implied, _ended_ms,
+         payload, *_ledger
          ) = row  # fmt: skip
         now, wall_ms = moment.now, moment.wall_ms
         if taken is None:
@@ -170,6 +173,8 @@ class Rows:
             waiter=None if waiter is None else names.get(waiter),
             answer_to=None if answer_to is None else id_of(answer_to, self._salt),
             replay_of=None if replay_of is None else id_of(replay_of, self._salt),
+            order_key=order_key,
+            replaces=None if replaces is None else id_of(replaces, self._salt),
         )
 
     def ledger(self, row: Row) -> tuple[LedgerEntry, ...]:
@@ -195,6 +200,7 @@ _COMPARED: Final = {
     "type": "type = :type",
     "correlation_id": "correlation_id = :correlation_id",
     "claimed_by": "claimed_by = :claimed_by",
+    "order_key": "order_key = :order_key",
     "sent_after_ms": "sent_ms >= :sent_after_ms",
     "sent_before_ms": "sent_ms < :sent_before_ms",
 }
@@ -222,7 +228,7 @@ def where(
         parts.append("key IN (SELECT value FROM json_each(:keys))")
         values["keys"] = keys
     if query.waiting:
-        parts.append(f"key IN ({statements['asked']}) AND state IN (0, 1, 7)")
+        parts.append(f"key IN ({statements['asked']}) AND state IN (0, 1, 7, 9)")
     return " AND ".join(parts) or "1", values
 
 
@@ -237,4 +243,6 @@ def _states_part(query: Query, statements: Mapping[str, str]) -> list[str]:
     elif query.states == frozenset({State.CLAIMED}):
         held = "" if query.claimed_by is None else " AND claimed_by = :claimed_by"
         parts.insert(0, f"key IN ({statements['claimed']}{held})")
+    elif query.order_key is not None and query.states <= OPEN:
+        parts.insert(0, statements["in_order"])  # an answer, which is kept for its asker, has no order key
     return parts

@@ -12,6 +12,8 @@
 --   2 ACKED     3 ANSWERED    4 REFUSED    5 EXPIRED    6 DEAD    wake_at: none
 --   7 DELAYED   may be claimed later                              wake_at: when it is due, or expires before that
 --   8 AWAITED   an answer kept for its asker                      wake_at: none
+--   9 BLOCKED   behind another message of its order key           wake_at: as of READY, or as of DELAYED while that lasts
+--   10 WITHDRAWN                                                  wake_at: none
 --
 -- Numbers. `key` orders messages and `change` orders what happened to them; both come from one counter that follows the
 -- room's time and only grows, taken inside the write transaction. So commit order is key order, the feed is a merge of
@@ -55,6 +57,8 @@ CREATE TABLE {mail} (
     idempotency_key TEXT,
     answer_to INTEGER,                      -- key of the question
     replay_of INTEGER,                      -- key of the message sent again
+    order_key TEXT,                         -- of these in one mailbox, one at a time and in order
+    replaces INTEGER,                       -- key of the message that was to be withdrawn with this
     implied INTEGER NOT NULL DEFAULT 0,     -- entries behind `ledger` that columns tell: 1 claimed, 2 claimed and acked
     ended_ms INTEGER,                       -- wall clock: when it was acked, where the ledger does not say
     ledger TEXT NOT NULL DEFAULT '',        -- what happened since it was stored: ["event",wall ms,"agent","detail"],...
@@ -83,6 +87,8 @@ CREATE INDEX dead ON {mail} (key) WHERE state = 6;                        -- ser
 CREATE INDEX waiting ON {mail} (waiter, state) WHERE waiter IS NOT NULL;  -- serves: waiting askers, dead askers
 CREATE INDEX answers ON {mail} (answer_to) WHERE answer_to IS NOT NULL;   -- serves: the answer to a question
 CREATE INDEX correlations ON {mail} (correlation_id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX ordered ON {mail} (order_key, channel, to_agent)            -- serves: before, next_of_key; keys come for free behind
+    WHERE {in_order};
 CREATE INDEX idempotency ON {mail} (from_agent, idempotency_key)         -- unique but for the copies of a publication
     WHERE idempotency_key IS NOT NULL;
 
@@ -115,7 +121,7 @@ CREATE VIEW messages AS                     -- as people and the source document
 SELECT {mail}.*,                            -- would work out a generated column at every write, too
     printf('%08x-%04x-7%03x-%04x-%012x', key >> 37, (key >> 21) & 65535, (key >> 9) & 4095,
         32768 | ((key & 511) << 5) | ({salt} >> 48), {salt} & 281474976710655) AS id,
-    CASE WHEN state IN (0, 7, 8) THEN 'pending' WHEN state = 1 THEN 'processing' WHEN state IN (2, 3) THEN 'done'
+    CASE WHEN state IN (0, 7, 8, 9) THEN 'pending' WHEN state = 1 THEN 'processing' WHEN state IN (2, 3) THEN 'done'
         ELSE 'failed' END AS status,
     strftime('%Y-%m-%dT%H:%M:%fZ', sent_ms / 1000.0, 'unixepoch') AS timestamp,
     strftime('%Y-%m-%dT%H:%M:%fZ', sent_ms / 1000.0, 'unixepoch') AS created_at,
@@ -148,6 +154,9 @@ FROM messages WHERE state = 6;
 -- name: in_live
 (state = 0 OR state = 1) AND (state = 1 OR to_agent IS NULL OR channel = 'general')
 
+-- name: in_order
+order_key IS NOT NULL AND state IN (0, 1, 7, 9)
+
 -- name: claims
 live_agent IS NULL AND live_channel IS NULL AND {in_live}
 
@@ -163,8 +172,39 @@ CASE implied WHEN 0 THEN '' ELSE json_array('claimed', last_delivered_ms, claime
 
 -- name: insert
 INSERT INTO {mail} (key, state, wake_at, priority, to_agent, channel, from_agent, type, version, max_deliveries, sent_ms,
-    expires, waiter, correlation_id, chain_id, hop_count, lane, trace, idempotency_key, answer_to, replay_of, payload)
-VALUES (coalesce(?1, tick()), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+    expires, waiter, correlation_id, chain_id, hop_count, lane, trace, idempotency_key, answer_to, replay_of, order_key,
+    replaces, payload)
+VALUES (coalesce(?1, tick()), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+    ?23, ?24)
+
+-- name: is_behind
+SELECT EXISTS (SELECT 1 FROM {mail} INDEXED BY ordered
+    WHERE order_key = ?1 AND channel = ?2 AND to_agent IS ?3 AND {in_order})
+
+-- name: next_of_key
+-- The first message of an order key in a mailbox that has not ended.
+SELECT key, state FROM {mail} INDEXED BY ordered
+WHERE order_key = ?1 AND channel = ?2 AND to_agent IS ?3 AND {in_order} ORDER BY key LIMIT 1
+
+-- name: unblock
+UPDATE {mail} SET state = CASE WHEN wake_at > ?2 AND wake_at IS NOT expires THEN 7 ELSE 0 END,
+    wake_at = CASE WHEN wake_at > ?2 AND wake_at IS NOT expires THEN wake_at ELSE expires END
+WHERE key = ?1
+
+-- name: stay_blocked
+UPDATE {mail} SET wake_at = expires WHERE key = ?1
+
+-- name: line_of
+SELECT order_key, channel, to_agent FROM {mail} WHERE key = ?1 AND order_key IS NOT NULL
+
+-- name: waiting_in_line
+SELECT key FROM {mail} INDEXED BY ordered
+WHERE order_key = ?1 AND channel = ?2 AND to_agent IS ?3 AND {in_order} AND from_agent = ?4
+
+-- name: withdraw
+UPDATE {mail} SET state = 10, token = token + 1, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL,
+    implied = 0, ledger = ledger || {told} || ?3
+WHERE key = ?1 AND from_agent = ?2 AND state IN (0, 7, 9)
 
 -- name: by_idempotency_key
 SELECT key, to_agent, channel, type, payload FROM {mail} WHERE from_agent = ?1 AND idempotency_key = ?2 ORDER BY key
@@ -244,11 +284,11 @@ SELECT EXISTS (SELECT 1 FROM {mail} INDEXED BY live
     {timers}
 
 -- name: due
-SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel FROM {mail} INDEXED BY timers
+SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY timers
 WHERE wake_at <= ?1 AND state <> 1 ORDER BY wake_at LIMIT 500
 
 -- name: ended_leases
-SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel FROM {mail} INDEXED BY live
+SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY live
 WHERE {claims} AND live_rank <= ?1 ORDER BY live_rank LIMIT 500
 
 -- name: make_ready
@@ -271,9 +311,9 @@ UPDATE {mail} SET state = 6, change = tick(), wake_at = NULL, owner = NULL, wait
 WHERE key = ?1
 
 -- name: ack
--- The usual end of a message: all that its ledger says stands in other columns.
+-- The usual end of a message: all that its ledger says stands in other columns, and none waits behind it.
 UPDATE {mail} SET state = 2, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?4
-WHERE key = ?1 AND token = ?2 AND claimed_by = ?3 AND state = 1 AND implied = 1
+WHERE key = ?1 AND token = ?2 AND claimed_by = ?3 AND state = 1 AND implied = 1 AND order_key IS NULL
 
 -- name: finish
 UPDATE {mail} SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = coalesce(?4, error),
@@ -281,7 +321,7 @@ UPDATE {mail} SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, wai
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
 -- name: held
-SELECT delivery_count, max_deliveries, expires, to_agent, channel, waiter FROM {mail}
+SELECT delivery_count, max_deliveries, expires, to_agent, channel, waiter, order_key FROM {mail}
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
 -- name: retry
@@ -308,11 +348,11 @@ UPDATE {mail} SET change = tick(), implied = CASE WHEN length(ledger) < 65536 TH
 WHERE key = ?1
 
 -- name: waiter_of
-SELECT waiter FROM {mail} WHERE key = ?1 AND waiter IS NOT NULL AND state IN (0, 1, 7)
+SELECT waiter FROM {mail} WHERE key = ?1 AND waiter IS NOT NULL AND state IN (0, 1, 7, 9)
 
 -- name: stop_waiting
 UPDATE {mail} SET waiter = NULL, change = tick(), implied = 0, ledger = ledger || {told} || ?2
-WHERE key = ?1 AND waiter IS NOT NULL AND state IN (0, 1, 7)
+WHERE key = ?1 AND waiter IS NOT NULL AND state IN (0, 1, 7, 9)
 
 -- name: unhold
 UPDATE {mail} SET state = 0, waiter = NULL, change = tick(), wake_at = expires WHERE answer_to = ?1 AND state = 8
@@ -328,7 +368,9 @@ SELECT count(*) FROM {mail}
 SELECT {columns}, ledger FROM {mail} WHERE key = ?1
 
 -- name: requeue
-UPDATE {mail} SET state = 0, token = token + 1, change = tick(), delivery_count = 0, error = NULL, claimed_by = NULL,
+UPDATE {mail} SET state = CASE WHEN order_key IS NOT NULL AND EXISTS (SELECT 1 FROM {mail} AS other INDEXED BY ordered
+        WHERE other.order_key = {mail}.order_key AND other.channel = {mail}.channel AND other.to_agent IS {mail}.to_agent
+            AND other.order_key IS NOT NULL AND other.state IN (0, 1, 7, 9)) THEN 9 ELSE 0 END, token = token + 1, change = tick(), delivery_count = 0, error = NULL, claimed_by = NULL,
     expires = CASE WHEN expires > ?2 THEN expires END, wake_at = CASE WHEN expires > ?2 THEN expires END,
     implied = 0, ledger = ledger || {told} || ?3
 WHERE key = ?1 AND state IN (4, 5, 6) RETURNING to_agent, channel
@@ -353,7 +395,7 @@ INSERT INTO processes (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name =
 DELETE FROM processes WHERE id = ?1
 
 -- name: claims_of_process
-SELECT key, expires, delivery_count, max_deliveries, to_agent, channel FROM {mail} INDEXED BY live
+SELECT key, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY live
 WHERE {claims} AND owner = ?1
 
 -- name: waits_of_process
@@ -418,7 +460,11 @@ SELECT 8, count(*) FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL AND s
 
 -- name: count_finished
 SELECT state, count(*) FROM {mail} INDEXED BY changed
-WHERE change IS NOT NULL AND state <> 1 AND state BETWEEN 2 AND 6 GROUP BY state
+WHERE change IS NOT NULL AND state <> 1 AND (state BETWEEN 2 AND 6 OR state = 10) GROUP BY state
+
+-- name: count_blocked
+SELECT to_agent, channel, count(*), min(key) FROM {mail} INDEXED BY ordered
+WHERE {in_order} AND state = 9 GROUP BY to_agent, channel
 
 -- name: sent_at
 SELECT key, sent_ms FROM {mail} WHERE key IN (SELECT value FROM json_each(?1))
@@ -437,7 +483,7 @@ SELECT key FROM {mail} WHERE state = 6 UNION ALL {late_claims}
 SELECT key FROM {mail} INDEXED BY live WHERE {claims}
 
 -- name: keys
-SELECT key FROM {mail}
+SELECT key, order_key, channel, to_agent FROM {mail}
 
 -- name: count_all
 SELECT count(*) FROM {mail}
@@ -451,14 +497,14 @@ SELECT key FROM {mail} INDEXED BY live WHERE {claims} AND (live_rank <= :now OR 
 SELECT state, {judged}, to_agent, channel, count(*), min(key) FROM {mail} WHERE key IN ({late}) GROUP BY 1, 2, 3, 4
 
 -- name: judged
-CASE WHEN state IN (0, 7) AND expires <= :now THEN 5
+CASE WHEN state IN (0, 7, 9) AND expires <= :now THEN 5
     WHEN state = 7 AND wake_at <= :now THEN 0
     WHEN state = 1 AND (wake_at <= :now OR owner IN (/*gone*/)) THEN
         CASE WHEN delivery_count >= max_deliveries THEN 6 WHEN expires <= :now THEN 5 ELSE 0 END
     ELSE state END
 
 -- name: oldest_finished
-SELECT key FROM {mail} INDEXED BY changed WHERE change IS NOT NULL AND change <= ?1 AND state <> 1 AND state BETWEEN 2 AND 5
+SELECT key FROM {mail} INDEXED BY changed WHERE change IS NOT NULL AND change <= ?1 AND state <> 1 AND (state BETWEEN 2 AND 5 OR state = 10)
 ORDER BY change LIMIT ?2
 
 -- name: tally_up

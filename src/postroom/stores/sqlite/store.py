@@ -84,7 +84,7 @@ class SqliteStore(Store):
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         draft = drafts[0] if len(drafts) == 1 else None
-        if draft is None or draft.publish or draft.answer_to or draft.idempotency_key or self._file.left_open():
+        if draft is None or _needs_a_look(draft) or self._file.left_open():
             return self._put_in_a_step(drafts)
         # the usual send or question: one statement, with nothing to read before it
         steps, waiter = self._steps, None
@@ -103,9 +103,8 @@ class SqliteStore(Store):
         for waiter in waiters:
             self._steps.enrol(waiter)
         # lists: an interrupt could leave a generator unfinished
-        special = any([draft.publish or draft.answer_to or draft.idempotency_key for draft in drafts])  # noqa: C419
         with self._steps.step() as moment:
-            if special or waiters != {None}:  # something has to be read or looked up to store them
+            if waiters != {None} or any([_needs_a_look(draft) for draft in drafts]):  # noqa: C419
                 return self._put_all(drafts, moment)
             return self._put_plain(drafts, moment)
 
@@ -133,7 +132,7 @@ class SqliteStore(Store):
                 ids += repeated
             elif draft.publish:
                 agents = self._file.execute("subscribers", (draft.channel,))
-                ids += [self._insert(draft, moment, State.READY, agent, None) for (agent,) in agents]
+                ids += [self._insert_in_line(draft, moment, State.READY, agent, None) for (agent,) in agents]
             else:
                 state, waiter = State.READY, None
                 if draft.waiter is not None:
@@ -142,7 +141,7 @@ class SqliteStore(Store):
                     known = draft.answer_to in waiters
                     waiter = waiters[draft.answer_to] if known else self._steps.waiter_of(draft.answer_to)
                     state = State.READY if waiter is None else State.AWAITED
-                ids.append(self._insert(draft, moment, state, draft.to_agent, waiter))
+                ids.append(self._insert_in_line(draft, moment, state, draft.to_agent, waiter))
             crashpoints.reached("sqlite.inserted")
         return ids
 
@@ -165,6 +164,35 @@ class SqliteStore(Store):
         else:
             moment.wake_receiver(to_agent, draft.channel)
         return id_of(key, self._file.salt)
+
+    def _insert_in_line(
+        self, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None
+    ) -> str:
+        """Store a message behind those of its order key, and withdraw what it replaces."""
+        line = (draft.order_key, draft.channel, to_agent)
+        old = [] if draft.replaces is None else [self._steps.key(draft.replaces)]
+        if draft.debounce:
+            old += [key for (key,) in self._file.execute("waiting_in_line", (*line, draft.from_agent))]
+        if old:
+            self._upkeep.apply_due_timers(moment)  # a claim whose lease has ended keeps nobody from withdrawing it
+        if draft.order_key is not None and state is State.READY and self._file.execute("is_behind", line)[0][0]:
+            state = State.BLOCKED
+        id = self._insert(draft, moment, state, to_agent, waiter)
+        for key in old:
+            self._withdraw(key, draft.from_agent, f"replaced by {id}", moment)
+        return id
+
+    def _withdraw(self, key: int, agent: str, reason: str | None, moment: StepTime) -> bool:
+        entry = ledger_text("withdrawn", moment.wall_ms, agent, reason)
+        if not self._file.change("withdraw", (key, agent, entry)):
+            return False
+        moment.everyone.add(topic_message(self._steps.rows.id(key)))
+        self._let_the_next_pass(key, moment)
+        return True
+
+    def _let_the_next_pass(self, key: int, moment: StepTime) -> None:
+        for order_key, channel, to_agent in self._file.execute("line_of", (key,)):
+            self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
 
     # Claiming
 
@@ -225,11 +253,14 @@ class SqliteStore(Store):
         if outcome not in _SETTLED_AS:
             return self._put_back(ticket, rows[0], outcome, detail, delay_s, moment), ids
         state = _SETTLED_AS[outcome]
-        self._finish(ticket, state, ids[0] if outcome == "answered" and ids else detail, moment)
+        said = ids[0] if outcome == "answered" and ids else detail
+        self._finish(ticket, state, said, moment, is_ordered=rows[0][6] is not None)
         return state, ids
 
-    def _finish(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime) -> bool:
-        """End a message, if the ticket still counts."""
+    def _finish(
+        self, ticket: Ticket, state: State, detail: str | None, moment: StepTime, *, is_ordered: bool | None = None
+    ) -> bool:
+        """End a message, if the ticket still counts. Whether it has an order key is looked up, unless it is known."""
         key, file = self._steps.key(ticket.id), self._file
         held = state is State.ACKED and detail is None
         held = held and file.change("ack", (key, ticket.token, ticket.agent, moment.wall_ms)) > 0
@@ -237,6 +268,8 @@ class SqliteStore(Store):
             error = detail if state in (State.DEAD, State.REFUSED) else None
             entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
             held = file.change("finish", (key, ticket.token, int(state), error, entry)) > 0
+            if held and is_ordered is not False:
+                self._let_the_next_pass(key, moment)
         if held:
             moment.everyone.add(topic_message(ticket.id))
         return held
@@ -245,13 +278,16 @@ class SqliteStore(Store):
         self, ticket: Ticket, row: Row, outcome: str, detail: str | None, delay_s: float, moment: StepTime
     ) -> State:
         """Ready again: after a failure, perhaps later ("retry"), or as if it had not been claimed ("returned")."""
-        count, most, expires, to_agent, channel, _ = row
+        count, most, expires, to_agent, channel, _, order_key = row
         key, state = self._steps.key(ticket.id), State.READY
         moment.everyone.add(topic_message(ticket.id))
         if outcome == "returned":
             self._file.change("return", (key, ledger_text("returned", moment.wall_ms, ticket.agent, detail)))
         elif count >= most:
-            return self._upkeep.mark_dead(key, detail or "no reason given", ticket.agent, moment)
+            state = self._upkeep.mark_dead(key, detail or "no reason given", ticket.agent, moment)
+            if order_key is not None:
+                self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
+            return state
         else:
             wake_at = expires
             if delay_s > 0:
@@ -290,7 +326,16 @@ class SqliteStore(Store):
                 moment.everyone.add(topic_to(to_agent))
             self._upkeep.next_look = 0
 
-    # Putting back, deleting
+    # Taking back, putting back, deleting
+
+    @whole
+    def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+        self._upkeep.apply_all_timers()
+        self._upkeep.release_the_gone()
+        with self._steps.step() as moment:
+            self._upkeep.apply_due_timers(moment)
+            known = {id: self._steps.key(id) for id in ids}
+            return [id for id, key in known.items() if self._withdraw(key, agent, reason, moment)]
 
     @whole
     def requeue(self, ids: Iterable[str]) -> list[str]:
@@ -318,7 +363,10 @@ class SqliteStore(Store):
                 f"{self._file.statements['keys']} WHERE {condition} AND state <> 1 ORDER BY key LIMIT :limit",
                 {**values, "now": moment.now, "limit": query.limit},
             )
-            return self._upkeep.delete([key for (key,) in rows])
+            count = self._upkeep.delete([key for key, *_ in rows])
+            for order_key, channel, to_agent in dict.fromkeys(row[1:] for row in rows if row[1] is not None):
+                self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
+            return count
 
     # Reading
 
@@ -483,3 +531,8 @@ def _hang_bells(folder: Path, clock: Clock) -> tuple[Bells | None, str]:
         return Bells(folder, clock), ""
     except NoBells as why:
         return None, f"{WATCHING} ({why})"
+
+
+def _needs_a_look(draft: Draft) -> bool:
+    """Whether something has to be read before it is stored; a waiter, whose number is known, needs none."""
+    return bool(draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces)

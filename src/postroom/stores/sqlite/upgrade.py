@@ -34,6 +34,10 @@ from .connection import LAYOUT, NOT_SYNCED, in_our_words
 #: people read, are made anew after it.
 STEPS: Final[dict[int, str]] = {
     1: "",  # the tables are the same; from layout 2 on, programs know what it means when they are not there
+    2: """ALTER TABLE {mail} ADD COLUMN order_key TEXT;
+        ALTER TABLE {mail} ADD COLUMN replaces INTEGER;
+        CREATE INDEX ordered ON {mail} (order_key, channel, to_agent)
+            WHERE order_key IS NOT NULL AND state IN (0, 1, 7, 9);""",
 }
 REFUSAL: Final = "this room was upgraded by a newer Postroom; restart this program with it"
 _MOVED: Final = ("mail", "cells")

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from postroom.core.message import Draft, Message, MessageT
-from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
+from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
 from postroom.stores.contract import Claimed, Delivery, Query, Ticket, Want
@@ -55,9 +55,37 @@ def _put_one(room: Tables, draft: Draft) -> list[str]:
     if known:
         return [room.rows[key].id for key in known]
     if not draft.publish:
-        return [room.insert(draft, draft.to_agent).id]
+        return [_put_copy(room, draft, draft.to_agent)]
     agents = sorted(agent for channel, agent in room.subscribers if channel == draft.channel)
-    return [room.insert(draft, agent).id for agent in agents]
+    return [_put_copy(room, draft, agent) for agent in agents]
+
+
+def _put_copy(room: Tables, draft: Draft, to_agent: str | None) -> str:
+    """Store one message, and withdraw those that it replaces."""
+    if draft.replaces is None and not draft.debounce:
+        return room.insert(draft, to_agent).id
+    old = [room.row_of(draft.replaces)] if draft.replaces is not None else []
+    if draft.debounce:
+        line = room.ordered.get((to_agent, draft.channel, draft.order_key or ""), ())
+        old += [room.rows[key] for key in line]
+    wind(room)
+    id = room.insert(draft, to_agent).id
+    for row in old:
+        if row is not None and may_withdraw(row, draft.from_agent):
+            withdraw(room, row, draft.from_agent, f"replaced by {id}")
+    return id
+
+
+def may_withdraw(row: Row, agent: str) -> bool:
+    """Whether a message is its sender's to take back: no receiver has it, and no asker waits for it."""
+    return row.draft.from_agent == agent and row.state in WITHDRAWABLE
+
+
+def withdraw(room: Tables, row: Row, agent: str, reason: str | None) -> None:
+    """Take one message back; its late holder's ticket no longer counts."""
+    room.before_change(row)
+    row.token += 1
+    room.move(row, State.WITHDRAWN, "withdrawn", agent, reason)
 
 
 def claim(room: Tables, want: Want) -> Claimed:
@@ -96,6 +124,8 @@ def wind(room: Tables) -> list[str]:
             done.append(_let_go(room, row, LEASE_ENDED))
         elif row.expired(now_ms):
             done.append(_expire(room, row))
+        elif row.state is State.BLOCKED:
+            room.change(row, State.BLOCKED)  # its delay is over, and it is still behind another
         else:
             room.change(row, State.READY)
             room.ring_mail(row)
@@ -238,7 +268,7 @@ def requeue(room: Tables, row: Row | None) -> bool:
     row.deliveries, row.error, row.claimed_by = 0, None, None
     if row.expired(room.now_ms()):
         row.expires_ms = None
-    room.move(row, State.READY, "requeued", None)
+    room.move(row, State.BLOCKED if room.is_behind(row) else State.READY, "requeued", None)
     return True
 
 

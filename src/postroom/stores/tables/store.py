@@ -206,6 +206,19 @@ class TableStore(contract.Store):
                     steps.stop_waiting(room, room.rows[key], None)
 
     @whole
+    def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+        with self.step() as room:
+            steps.end_gone_processes(room)
+            steps.wind(room)
+            done = []
+            for id in dict.fromkeys(ids):
+                row = room.row_of(id)
+                if row is not None and steps.may_withdraw(row, agent):
+                    steps.withdraw(room, row, agent, reason)
+                    done.append(id)
+            return done
+
+    @whole
     def requeue(self, ids: Iterable[str]) -> list[str]:
         with self.step() as room:
             steps.end_gone_processes(room)

@@ -18,7 +18,7 @@ import msgspec
 from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, LedgerEntry, decode_payload, id_of, key_at, key_of
-from postroom.core.states import FINISHED, State, judge
+from postroom.core.states import FINISHED, WITHDRAWABLE, State, judge
 from postroom.core.system.process import process_alive
 from postroom.stores import contract
 from postroom.stores.rules import FAILED, PROCESSED, discard, later_ms
@@ -83,6 +83,8 @@ class Tables:
         self.answers: defaultdict[str, list[int]] = defaultdict(list)  # a question's id -> its answers
         self.correlated: defaultdict[str, list[int]] = defaultdict(list)
         self.sent: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # (sender, idempotency key) -> messages
+        # (recipient or nobody, channel, order key) -> what has not ended, in order: all but the first are BLOCKED
+        self.ordered: defaultdict[tuple[str | None, str, str], list[int]] = defaultdict(list)
         self.finished: dict[int, int] = {}  # key -> room ms, in the order in which they were finished
         self.finished_bytes = 0
         self.feed: list[tuple[int, int, LedgerEntry]] = []  # (number, key, entry)
@@ -163,8 +165,11 @@ class Tables:
         elif question is not None and question.waiter is not None and question.state is not State.AWAITED:
             row.state = State.AWAITED
             self.set_waiter(row, question.waiter)
+        until_ms = later_ms(self.now_ms(), draft.delay_s) if row.state is State.DELAYED else None
+        if self.is_behind(row):
+            row.state = State.BLOCKED
         self.add(row)
-        self._place(row, later_ms(self.now_ms(), draft.delay_s) if row.state is State.DELAYED else None)
+        self._place(row, until_ms)
         self.write(row, "stored", draft.from_agent, None)
         self.ring_mail(row)
         return row
@@ -199,6 +204,29 @@ class Tables:
             self.set_waiter(row, None)
         row.state, row.owner = state, owner
         self._place(row, until_ms)
+        if state in FINISHED:
+            self._let_the_next_pass(row)
+
+    # Order keys
+
+    def is_behind(self, row: Row) -> bool:
+        """Whether a message that has no place yet comes behind another one of its order key."""
+        return self._line_of(row) in self.ordered if row.draft.order_key is not None else False
+
+    def _line_of(self, row: Row) -> tuple[str | None, str, str]:
+        return row.draft.to_agent, row.draft.channel, row.draft.order_key or ""
+
+    def _let_the_next_pass(self, row: Row) -> None:
+        """A message has ended: the next one of its order key may be claimed, or waits for its delay alone."""
+        if row.draft.order_key is None:
+            return
+        for key in self.ordered.get(self._line_of(row), ())[:1]:
+            head = self.rows[key]
+            if head.state is State.BLOCKED:
+                due_ms = head.wake_ms if head.wake_ms != head.expires_ms else None
+                is_due = due_ms is None or due_ms <= self.now_ms()
+                self.change(head, State.READY if is_due else State.DELAYED, until_ms=None if is_due else due_ms)
+                self.ring_mail(head)
 
     def delete(self, rows: Sequence[Row]) -> int:
         """Forget messages for good, also in the feed. Returns how many."""
@@ -210,6 +238,8 @@ class Tables:
             del self.rows[row.key]
             for table, name in self._indexes(row.draft):
                 discard(table, name, row.key)
+        for row in rows:
+            self._let_the_next_pass(row)
         if rows:
             self.forget_news()
         return len(rows)
@@ -226,7 +256,7 @@ class Tables:
 
     def _place(self, row: Row, until_ms: int | None) -> None:
         """Put a row where its state belongs, from now on."""
-        expires_ms = row.expires_ms if row.state in (State.READY, State.DELAYED) else None
+        expires_ms = row.expires_ms if row.state in WITHDRAWABLE else None
         row.wake_ms = min((ms for ms in (until_ms, expires_ms) if ms is not None), default=None)
         self.touch(row)
         self.shelve(row, self.now_ms())
@@ -242,6 +272,8 @@ class Tables:
         elif row.state in FORGETTABLE:
             self.finished[row.key] = since_ms
             self.finished_bytes += row.size_bytes
+        if row.draft.order_key is not None and row.state not in FINISHED:
+            insort(self.ordered[self._line_of(row)], row.key)
 
     def lift(self, row: Row) -> None:
         """Take a row from where `shelve` put it."""
@@ -260,6 +292,11 @@ class Tables:
         elif row.state in FORGETTABLE:
             del self.finished[row.key]
             self.finished_bytes -= row.size_bytes
+        if row.draft.order_key is not None and row.state not in FINISHED:
+            line = self._line_of(row)
+            del self.ordered[line][bisect_left(self.ordered[line], row.key)]
+            if not self.ordered[line]:
+                del self.ordered[line]
 
     def write(self, row: Row, event: str, agent: str | None, detail: str | None, *, in_ledger: bool = True) -> None:
         """Add a line to the ledger and to the feed, and wake the followers of either."""

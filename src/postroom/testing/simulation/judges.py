@@ -285,6 +285,18 @@ class ScheduleJudge:
             if answer.draft.answer_to in questions and answer.put_at < looked_at and not answer.claims:
                 raise Broken(f"{process!r} is told that {peer} is gone, and its answer {answer.label} was there")
 
+    def withdrawn(self, process: Process, ids: Iterable[str]) -> None:
+        """A sender has taken messages back: no receiver had them, and none gets them."""
+        now_ms = self._now_ms()
+        for id in ids:
+            seen = self.seen[id]
+            self._world.tell(process, f"withdraws {seen.label}")
+            if seen.final is not None:
+                raise Broken(f"{seen.label} was withdrawn after it was {seen.final.name.lower()}")
+            if seen.held:
+                self._judge_take_over(seen, now_ms)
+            seen.final, seen.held, seen.spent = State.WITHDRAWN, False, True
+
     def requeued(self, process: Process, ids: Iterable[str]) -> None:
         """An operator has put messages back: they begin anew, and no ticket from before counts."""
         for id in ids:

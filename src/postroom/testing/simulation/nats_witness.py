@@ -332,6 +332,14 @@ class WitnessedStore(SimulatedStore):
             beats = call.what == "heartbeat"
             self._judge.extended(self._process, ticket, call.lease_s, held=False, beat=beats)
 
+    def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+        with self._call("withdraw") as call:
+            done = self._inner.withdraw(ids, agent, reason)
+            for id in done:
+                if id not in call.said:
+                    raise Broken(f"{self._process!r} was told that {self._judge.label(id)} is withdrawn: not written")
+        return done
+
     def requeue(self, ids: Iterable[str]) -> list[str]:
         with self._call("requeue") as call:
             done = self._inner.requeue(ids)

@@ -207,6 +207,13 @@ class SimulatedStore(contract.Store):
     def number_at(self, wall_ms: int | None = None) -> int:
         return self._read("number at", self._inner.number_at, wall_ms)
 
+    def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+        self._begin("withdraw", writes=True)
+        done = self._do("withdraw", self._inner.withdraw, ids, agent, reason)
+        self._judge.withdrawn(self._process, done)
+        self._end()
+        return done
+
     def requeue(self, ids: Iterable[str]) -> list[str]:
         self._begin("requeue", writes=True)
         done = self._do("requeue", self._inner.requeue, ids)

@@ -153,7 +153,7 @@ export class Detail {
     if (["dead", "refused", "expired"].includes(envelope.state)) {
       acts.push(el("button.primary", { onclick: () => requeue([id]) }, "Put back"));
     }
-    if (["acked", "answered", "dead", "refused", "expired"].includes(envelope.state)) {
+    if (["acked", "answered", "dead", "refused", "expired", "withdrawn"].includes(envelope.state)) {
       acts.push(el("button.danger", { onclick: async () => (await drop([id])) && this.close() }, "Drop"));
     }
     if (envelope.state === "claimed") acts.push(el("button.danger", { onclick: () => release(id, line.claimed_by) }, "Release the claim"));
