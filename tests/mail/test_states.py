@@ -174,7 +174,8 @@ def test_a_state_has_one_word_wherever_it_is_told(room: Room, url: str, clock: M
 
     assert told == dict.fromkeys(told, word)
     assert run(with_await()) == [word] * 3
-    assert room.get(id).exact_state is state
+    if (state, room.url.scheme) != (State.BLOCKED, "nats"):  # which lists it as ready (docs/guarantees/order.md)
+        assert room.get(id).exact_state is state
     assert room.stats().states[word] >= 1
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.patience import until
 
 from postroom.board.records import Book
 from postroom.core.states import State
@@ -260,11 +261,12 @@ def test_a_signal_ends_the_command_and_leaves_no_room_behind(number: signal.Sign
         assert process.stderr is not None
         assert b"schedules" in process.stderr.readline()
         rooms: set[Path] = set()
-        for _ in range(1000):
-            rooms = {path.parent for path in _open_files(process.pid) if path.name == "messages.db"}
-            if rooms:
-                break
-        assert rooms
+
+        def find() -> bool:
+            rooms.update(path.parent for path in _open_files(process.pid) if path.name == "messages.db")
+            return bool(rooms)
+
+        until(find, "no room was opened")
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == code, err

@@ -9,6 +9,7 @@ import pytest
 from tests.support.patience import until as wait_until
 
 from postroom.doors.web import searching
+from postroom.doors.web.lines import LOOKS
 from postroom.doors.web.views import deeds
 from postroom.room import Room
 from postroom.stores.contract import Query
@@ -351,7 +352,7 @@ def test_nothing_is_cut_or_runs_over(sqlite_room: Room, open_page: Open) -> None
     page = open_page(width=1400)
 
     legend = page.locator("#legend span")
-    assert legend.count() == 10
+    assert legend.count() == len(LOOKS)
     page.locator("#f-state").select_option("acked")
     for width in (1400, 900, 700):
         page.set_viewport_size({"width": width, "height": 800})
@@ -390,7 +391,7 @@ def test_on_a_phone_names_words_the_room_and_its_counts_can_be_read(sqlite_room:
     assert page.locator("#totals").inner_text().split()[:2] == ["3", "stored"]
     assert page.get_by_role("button", name="Write").inner_text() == "Write"
     page.locator("#help").tap()
-    assert page.locator("dialog .signs .chip").count() == 10
+    assert page.locator("dialog .signs .chip").count() == len(LOOKS)
 
 
 def test_tasks_that_wait_are_told_from_those_that_are_ready_and_people_act_on_them(

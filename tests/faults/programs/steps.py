@@ -79,6 +79,13 @@ def _finished(store: SqliteStore) -> Known:
     return known
 
 
+def _in_line(store: SqliteStore, **fields: Any) -> Known:
+    """A letter with an order key that somebody holds, and two more behind it."""
+    known = _held(store, order_key="pr-7", **fields)
+    ids = store.put([letter(order_key="pr-7", payload={"behind": n}) for n in range(2)])
+    return {**known, "behind": ids}
+
+
 def _subscribed(store: SqliteStore) -> Known:
     store.subscribe("news", "bob")
     store.subscribe("news", "carol")
@@ -143,6 +150,24 @@ STEPS: dict[str, Step] = {
     "requeue": Step(_dead, lambda store, known: store.requeue([known["id"]])),
     "purge": Step(_finished, lambda store, _: store.purge(Query(limit=10))),
     "forget the old": Step(_finished, lambda store, _: store.sweep(), 8 * 86400.0),
+    "send in order": Step(_in_line, lambda store, _: store.put([letter(order_key="pr-7"), letter(order_key="new")])),
+    "ack in order": Step(_in_line, _settle("acked")),
+    "ack and claim in order": Step(_in_line, _settle("acked", claim_next=want(owner=ELSEWHERE, limit=3))),
+    "retry in order for the last time": Step(lambda store: _in_line(store, max_deliveries=1), _settle("retry")),
+    "dead in order after a lease": Step(
+        lambda store: _in_line(store, max_deliveries=1), lambda store, _: store.sweep(), 601.0
+    ),
+    "purge in order": Step(
+        lambda store: {"id": store.put([letter(order_key="k"), letter(order_key="k")])[0]},
+        lambda store, known: store.purge(Query(ids=(known["id"],))),
+    ),
+    "withdraw": Step(_letter, lambda store, known: store.withdraw([known["id"]], "ada", "a mistake")),
+    "withdraw in order": Step(_in_line, lambda store, known: store.withdraw(known["behind"], "ada")),
+    "replace": Step(_letter, lambda store, known: store.put([letter(replaces=known["id"])])),
+    "debounce": Step(
+        lambda store: {"id": store.put([letter(order_key="k", delay_s=5, debounce=True)])[0]},
+        lambda store, _: store.put([letter(order_key="k", delay_s=5, debounce=True)]),
+    ),
     "subscribe": Step(_nothing, lambda store, _: store.subscribe("news", "bob")),
     "unsubscribe": Step(_subscribed, lambda store, _: store.unsubscribe("news", "bob")),
     "write a cell": Step(_cell, lambda store, known: store.cell_write("board/1", {"n": 2}, expect=known["version"])),
