@@ -320,6 +320,10 @@ UPDATE {mail} SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, wai
     implied = 0, ledger = ledger || {told} || ?5
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
+-- name: finish_alone
+-- In a statement of its own, where no other message waits behind it.
+{finish} AND order_key IS NULL
+
 -- name: held
 SELECT delivery_count, max_deliveries, expires, to_agent, channel, waiter, order_key FROM {mail}
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)

@@ -219,10 +219,11 @@ class SqliteStore(Store):
         if outcome in _SETTLED_AS and not puts and claim_next is None and not self._file.left_open():
             moment = self._steps.moment()
             crashpoints.reached("sqlite.begun")
-            held = self._finish(ticket, _SETTLED_AS[outcome], detail, moment)
-            if held:
+            state = _SETTLED_AS[outcome]
+            if self._ack(ticket, state, detail, moment) or self._end(ticket, state, detail, moment, "finish_alone"):
                 self._steps.ring(moment)
-            return Settled(held, _SETTLED_AS[outcome] if held else None, [], None)
+                return Settled(True, state, [], None)
+            # a stale ticket; or an order key, whose next message is let pass in the same step
         return self._settle_in_a_step(claim_next, partial(self._settle_now, ticket, outcome, detail, delay_s, puts))
 
     @whole
@@ -260,19 +261,34 @@ class SqliteStore(Store):
     def _finish(
         self, ticket: Ticket, state: State, detail: str | None, moment: StepTime, *, is_ordered: bool | None = None
     ) -> bool:
-        """End a message, if the ticket still counts. Whether it has an order key is looked up, unless it is known."""
-        key, file = self._steps.key(ticket.id), self._file
-        held = state is State.ACKED and detail is None
-        held = held and file.change("ack", (key, ticket.token, ticket.agent, moment.wall_ms)) > 0
-        if not held:  # there is more to tell than an ack by the claimer
-            error = detail if state in (State.DEAD, State.REFUSED) else None
-            entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
-            held = file.change("finish", (key, ticket.token, int(state), error, entry)) > 0
-            if held and is_ordered is not False:
-                self._let_the_next_pass(key, moment)
-        if held:
-            moment.everyone.add(topic_message(ticket.id))
+        """End a message, if the ticket still counts, and let the next of its order key pass. In a step.
+
+        Whether it has such a key is looked up, unless it is known.
+        """
+        if self._ack(ticket, state, detail, moment):
+            return True  # it has none
+        held = self._end(ticket, state, detail, moment, "finish")
+        if held and is_ordered is not False:
+            self._let_the_next_pass(self._steps.key(ticket.id), moment)
         return held
+
+    def _ack(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime) -> bool:
+        """End a message without an order key by its claimer's ack: there is nothing more to tell than that."""
+        if state is not State.ACKED or detail is not None:
+            return False
+        if not self._file.change("ack", (self._steps.key(ticket.id), ticket.token, ticket.agent, moment.wall_ms)):
+            return False
+        moment.everyone.add(topic_message(ticket.id))
+        return True
+
+    def _end(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime, statement: str) -> bool:
+        """End a message by that statement, if the ticket still counts."""
+        error = detail if state in (State.DEAD, State.REFUSED) else None
+        entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
+        if not self._file.change(statement, (self._steps.key(ticket.id), ticket.token, int(state), error, entry)):
+            return False
+        moment.everyone.add(topic_message(ticket.id))
+        return True
 
     def _put_back(
         self, ticket: Ticket, row: Row, outcome: str, detail: str | None, delay_s: float, moment: StepTime
