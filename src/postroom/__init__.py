@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .core.states import State
     from .errors import *  # noqa: F403  which of them are public, `__all__` says
     from .mail.agent import Agent
+    from .mail.answers import Answers
     from .mail.presence import AgentInfo
     from .mail.receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .mail.received import Received
@@ -70,7 +71,7 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022  grouped for readers
     # rooms and those in them
-    "open", "Room", "Agent", "Message", "MessageWithLedger", "Received", "Config", "ManualClock", "aio",
+    "open", "Room", "Agent", "Message", "MessageWithLedger", "Received", "Answers", "Config", "ManualClock", "aio",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
     # mailboxes by name, and workers that fail together
@@ -87,7 +88,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage",
     "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked", "LateAck",
-    "AskFailed", "PeerGone", "Refused", "NotAnswered", "Withdrawn", "AskTimeout",
+    "AskFailed", "PeerGone", "Refused", "NotAnswered", "Withdrawn", "AskTimeout", "NotNeeded",
     "CircuitOpen",
     "ModelError", "ModelMissing", "ModelTimeout",
     "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",
@@ -101,6 +102,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
 _HOMES: Final = {
     "room": ("open", "Room"),
     "mail.agent": ("Agent",),
+    "mail.answers": ("Answers",),
     "mail.received": ("Received",),
     "core.config": ("Config",),
     "core.clock": ("ManualClock",),

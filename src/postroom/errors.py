@@ -19,7 +19,8 @@ PostroomError
 │   ├── Refused                      the one asked said no
 │   ├── NotAnswered                  the one asked ended the message without answering it
 │   ├── Withdrawn                    the asker took the question back, or replaced it
-│   └── AskTimeout (TimeoutError)    no answer in time
+│   ├── AskTimeout (TimeoutError)    no answer in time
+│   └── NotNeeded                    one of several that were asked; enough others had answered
 ├── CircuitOpen                      a circuit breaker is open: the call was not made
 ├── ModelError                       a language model did not do what was asked
 │   ├── ModelMissing                 there is none: not set, or its program or server is not there; says how to set one
@@ -221,6 +222,10 @@ class Withdrawn(AskFailed):
 
 class AskTimeout(AskFailed, TimeoutError):
     """No answer came in time. One that comes later is ordinary mail."""
+
+
+class NotNeeded(AskFailed):
+    """One of several agents that were asked had not answered when enough others had, or when the asker stopped waiting."""
 
 
 class CircuitOpen(PostroomError):

@@ -28,14 +28,14 @@ MAX_P95_FUNCTION_LINES = 40
 
 #: The names that programs lean on. Adding is free; taking away or renaming breaks somebody.
 PUBLIC_NAMES = """
-    open Room Agent Received Message Receipt
+    open Room Agent Received Answers Message Receipt
     Session Mailroom Mailbox worker SessionFailed Deadlock SessionEnded UnknownSession NotStartable
     Board Task HeldTask Reservation patterns
     CommunicationSystem TokenBucket CircuitBreaker CircuitState
     PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage NoMail ReceiveTimeout NotAcked
     LateAck
     UnknownTask DependencyCycle WrongDirection ReservationConflict
-    AskFailed PeerGone Refused NotAnswered Withdrawn AskTimeout CircuitOpen
+    AskFailed PeerGone Refused NotAnswered Withdrawn AskTimeout NotNeeded CircuitOpen
     Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
     WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
     RequestDropped QueueFull WorkerStopped PoolFailed
@@ -43,7 +43,7 @@ PUBLIC_NAMES = """
 """.split()
 
 ROOM_NAMES = "agent session board reserve receipt peek events watch replay dead_letters requeue stats agents attach close".split()
-AGENT_NAMES = "send withdraw publish subscribe unsubscribe receive poll listen ask serve heartbeat".split()
+AGENT_NAMES = "send withdraw publish subscribe unsubscribe receive poll listen ask ask_many serve heartbeat".split()
 SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
 RECEIVED_NAMES = "ack retry dead extend reply refuse".split()
 BOARD_NAMES = "add claim abort tasks watch".split()

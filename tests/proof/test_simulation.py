@@ -122,8 +122,9 @@ def lose_the_good_bye(patch: pytest.MonkeyPatch) -> None:
 
 
 def hold_answers_for_ever(patch: pytest.MonkeyPatch) -> None:
-    def question_ends(self: Gateway, id: str, *, abandon: bool) -> None:
-        self._questions.pop(id, None)
+    def question_ends(self: Gateway, *ids: str, abandon: bool) -> None:
+        for id in ids:
+            self._questions.pop(id, None)
 
     patch.setattr(Gateway, "question_ends", question_ends)
 

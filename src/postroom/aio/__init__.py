@@ -20,17 +20,18 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from postroom import room
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import GRACE_S, Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft
-from postroom.errors import PostroomError, RoomClosed
+from postroom.errors import AskFailed, PostroomError, RoomClosed
 from postroom.mail import agent, received
+from postroom.mail import answers as mail_answers
 from postroom.mail.gateway import Gateway, Pause, Series, Steps
 from postroom.mail.received import Envelope
 from postroom.room import open_through
@@ -38,10 +39,10 @@ from postroom.stores.contract import Store, Waiter
 
 from .board import Board, HeldTask, Reservation
 from .bridge import Course, WorkerThread
-from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_stream, in_thread, of_what_is_held
+from .methods import Mirror, Stream, as_it_is, giving, if_any, in_steps, in_stream, in_thread, of_what_is_held
 from .serving import Handler, Serving
 
-__all__ = ["Agent", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
+__all__ = ["Agent", "Answers", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
 
 T = TypeVar("T")
 
@@ -130,6 +131,63 @@ class Received(Envelope):
             await self._worker.run(partial(self._sync.give_back, error), keep=True)
 
 
+class Answers(Stream[Received]):
+    """The answers of several agents that were asked at once; see `postroom.Answers`.
+
+    `async for` gives each answer as it comes. Await it to wait until it is over. `answers`, `missing` and `enough` tell
+    what is known so far. Leaving `async with`, or `await answers.aclose()`, cancels the rest; so does, a moment later, a
+    loop that ends in the middle.
+    """
+
+    def __init__(
+        self, worker: WorkerThread, ready: Callable[[], Awaitable[None]], begun: asyncio.Future[mail_answers.Answers]
+    ) -> None:
+        self._begun = begun
+
+        async def begin() -> Course[Any]:  # it does not know this object, which is to go when nobody reads it any more
+            await ready()
+            return cast("Course[Any]", (await asyncio.shield(begun))._coming)  # noqa: SLF001  see LoopGateway.each
+
+        super().__init__(worker, begin, partial(Received, worker))
+
+    @property
+    def answers(self) -> dict[str, Received]:
+        """The answers so far by the names of the agents, in the order in which they came."""
+        came = {} if self._questions is None else dict(self._questions.answers)
+        return {name: Received(self._worker, answer) for name, answer in came.items()}
+
+    @property
+    def missing(self) -> dict[str, AskFailed]:
+        """Why each of the others gave no answer, by name, as far as it is known; see `postroom.Answers.missing`."""
+        return {} if self._questions is None else dict(self._questions.missing)
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many have answered so far as were asked for."""
+        return self._questions is not None and self._questions.enough
+
+    @property
+    def _questions(self) -> mail_answers.Questions | None:
+        if not self._begun.done() or self._begun.cancelled() or self._begun.exception() is not None:
+            return None
+        return self._begun.result()._questions  # noqa: SLF001  the same ones
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> Self:
+        async for _ in self:
+            pass
+        return self
+
+    async def aclose(self) -> None:
+        """Wait no more: those that have not answered are `missing`. Safe to call twice."""
+        await super().aclose()
+        with suppress(PostroomError):  # it could not be asked, as its reader is told; or the room is closed
+            asked = await asyncio.shield(self._begun)
+            await self._worker.run(asked.close, keep=True)
+
+
 class Agent(Mirror[agent.Agent]):
     """One agent of a room; see `postroom.Agent`. `await` it to be sure that it is registered, or just use it."""
 
@@ -205,6 +263,13 @@ class Agent(Mirror[agent.Agent]):
     # Asking, and being here
 
     ask = giving(Received, in_steps(agent.Agent.ask))
+
+    @wraps(agent.Agent.ask_many)
+    def ask_many(self, *args: Any, **kwargs: Any) -> Answers:
+        return Answers(
+            self._worker, self._ready, self._worker.begin(partial(agent.Agent.ask_many, self._sync, *args, **kwargs))
+        )
+
     heartbeat = in_thread(agent.Agent.heartbeat)
 
 

@@ -13,7 +13,7 @@ from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYP
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
 from postroom.stores.contract import Delivery, Want
 
-from . import presence, questions, receiving, serving
+from . import answers, presence, questions, receiving, serving
 from .gateway import Gateway, Latch, Series, Steps
 from .leases import Terms, hold_ns
 from .received import (
@@ -384,6 +384,50 @@ class Agent:
         )
         return self._gateway.finish(questions.Question(self._gateway, draft, timeout_s))
 
+    def ask_many(
+        self,
+        names: Iterable[str],
+        payload: dict[str, Any],
+        enough: str | int = "all",
+        timeout_s: float | None = 30,
+        *,
+        type: str = DEFAULT_TYPE,
+        channel: str = DEFAULT_CHANNEL,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        correlation_id: str | None = None,
+        idempotency_key: str | None = None,
+        cause: Envelope | Message | None = None,
+        trace: str | None = None,
+        _lane: str = "agent",
+    ) -> answers.Answers:
+        """Ask several agents at once. Iterating over the result gives each answer as it comes.
+
+        When this returns, all questions are stored, in one step. The waiting ends when `enough` have answered ("all",
+        "any" or a number), when nobody is left to wait for, or after `timeout_s` (None: as long as the
+        peers run). The result has `answers` and `missing`, both by name, and `enough`; see `Answers`. An agent that
+        refuses, dies or is late is in `missing`, with the error that `ask` would raise: nothing is raised for it.
+        Answers that had come together with the last one needed are given too. Those that come later are ordinary mail.
+        Raises InvalidMessage, RateLimited: nothing was stored.
+        """
+        check_timeout(timeout_s)
+        drafts = self._drafts_to(
+            names,
+            cause,
+            payload=payload,
+            type=type,
+            channel=channel,
+            priority=priority,
+            ttl_s=ttl_s,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            trace=trace,
+            lane=_lane,
+            waiter=self._gateway.process,
+        )
+        needed = answers.needed_of(enough, len(drafts))
+        return answers.Answers(self._gateway, answers.Questions(self._gateway, drafts, needed, timeout_s))
+
     # Being here
 
     def heartbeat(self, status: str = "active", current_task: str | None = None) -> None:
@@ -441,6 +485,20 @@ class Agent:
             trace=inherited if trace is None else trace,
             max_deliveries=config.max_deliveries,
         )
+
+    def _drafts_to(
+        self, names: Iterable[str], cause: Envelope | Message | None, *, idempotency_key: str | None, **fields: Any
+    ) -> dict[str, Draft]:
+        """A draft for each recipient, by name: a name that is given twice counts once.
+
+        A key is that of each by itself: "deploy-7/bob". So a repeat is sent once to each, also when there are others.
+        """
+        given = dict.fromkeys(listed(names, "names"))
+        if not given:
+            raise InvalidMessage("names", "must name at least one agent")
+        check_names(**{f"names[{place}]": name for place, name in enumerate(given)})
+        keys = {name: None if idempotency_key is None else f"{idempotency_key}/{name}" for name in given}
+        return {name: self._draft(cause, to=name, idempotency_key=keys[name], **fields) for name in given}
 
     def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:
         self._gateway.check_open()

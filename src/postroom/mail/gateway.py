@@ -443,7 +443,7 @@ class Gateway:
         finally:
             steps.close()
 
-    def each(self, steps: Series[T]) -> Iterator[T]:
+    def each(self, steps: Series[T]) -> Generator[T, None, None]:
         """What a series of steps gives, one after the other. It is closed when the caller stops asking."""
         with closing(steps):
             hinted: bool | None = None
@@ -461,38 +461,45 @@ class Gateway:
     # Questions under way
 
     def ask(self, draft: Draft) -> str:
-        """Store a question whose answer this process waits for from now on. Returns its id.
+        """Store a question whose answer this process waits for from now on. Returns its id; see `ask_together`."""
+        (id,) = self.ask_together([draft])
+        return id
 
-        A room that is closed meanwhile knows of it, and lets the answer become ordinary mail.
+    def ask_together(self, drafts: Sequence[Draft]) -> list[str]:
+        """Store questions, all or none, whose answers this process waits for from now on. Returns their ids.
+
+        A room that is closed meanwhile knows of them, and lets the answers become ordinary mail.
         """
         with self._lock:
             self._asking += 1
         try:
-            (id,) = self.put([draft])
-            self.question_begins(id)
+            ids = self.put(drafts)
+            for id in ids:
+                self.question_begins(id)
         finally:
             with self._lock:
                 self._asking -= 1
-        return id
+        return ids
 
     def question_begins(self, id: str) -> None:
         """This process waits for the answer to a question."""
         self._questions[id] = None
 
-    def question_ends(self, id: str, *, abandon: bool) -> None:
-        """It waits no more. `abandon` lets the answer become ordinary mail; a room that is closed did so already.
+    def question_ends(self, *ids: str, abandon: bool) -> None:
+        """It waits for these no more. `abandon` lets answers become ordinary mail; a room that is closed did so already.
 
         Where the room does not answer now, the asker is told how its own waiting ended, and this is done later.
         """
         if abandon:
             try:
-                self.store.abandon(id)
+                self.store.abandon(*ids)
             except RoomClosed:
                 pass
             except RoomError:
-                self.abandon_later([id])
+                self.abandon_later(ids)
                 return
-        self._questions.pop(id, None)
+        for id in ids:
+            self._questions.pop(id, None)
 
     def abandon_later(self, ids: Iterable[str]) -> None:
         """Nobody waits for these (they may not even be stored): tell the room when it answers, or is closed."""

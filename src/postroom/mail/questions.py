@@ -1,4 +1,4 @@
-"""Waiting for what becomes of one message: until it is acked, or until its answer is here."""
+"""Waiting for what becomes of a message: until it is acked, or until its answer is here. `answers` asks several agents."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class Question(Generator[Pause, bool, Received]):
     nobody waits afterwards: an answer that comes later is ordinary mail.
 
     A caller that takes many questions through their steps at once may store several in one commit (`draft`, `stored`),
-    and take several answers in one (`find_answer`, `give`; see `take_answers`).
+    and take several answers in one (`find_answer`, `give`; see `take_answers`). One that waits for several questions with
+    one waiter takes no steps: it calls `look` and `look_for_peer`, and ends each with `late` (`answers.Answers`).
     """
 
     def __init__(self, gateway: Gateway, draft: Draft, timeout_s: float | None) -> None:
@@ -111,24 +112,21 @@ class Question(Generator[Pause, bool, Received]):
             with self._gateway.listen([topic_message(self._id)]) as waiter:
                 delivery = yield from self._wait(waiter)
             answered = True
-            return Received(self._gateway, delivery, _SETTLED, settled=True)
+            return received(self._gateway, delivery)
         finally:
             self._gateway.question_ends(self._id, abandon=not answered)
 
     def _wait(self, waiter: Waiter) -> Steps[Delivery]:
         hinted, first_look = False, True
         while True:
-            delivery = (self._take_held() if hinted else None) or self._look()
+            delivery = (self._take_held() if hinted else None) or self.look()
+            if delivery is None and not hinted:
+                delivery = self.look_for_peer(first_look)
             if delivery is not None:
                 return delivery
-            if not hinted and self._peer_is_gone(first_look):
-                delivery = self._look()  # its last act may have been to answer
-                if delivery is not None:
-                    return delivery
-                raise PeerGone(self._how_peer_went(), self._id)
             left_s = self._deadline.left_s()
             if left_s == 0:
-                raise AskTimeout(self._why_late(), self._id)
+                raise self.late(self._gateway.store.get(self._id))
             hinted = yield Pause(waiter, left_s)
             first_look = False
 
@@ -138,7 +136,7 @@ class Question(Generator[Pause, bool, Received]):
             return None  # somebody has looked already
         return self._gateway.claim_answer(self._id, _want(self._gateway, self._asker))
 
-    def _look(self) -> Delivery | None:
+    def look(self) -> Delivery | None:
         """The answer if it is here; None while the question is open; raises when it ended otherwise."""
         question, self._seen = self._seen or self._gateway.store.get(self._id), None
         if question is None:
@@ -155,8 +153,12 @@ class Question(Generator[Pause, bool, Received]):
             if question.ledger[-1].event == "claimed" and self._peer_is_gone(first_look=False):
                 raise PeerGone(self._how_peer_went(), self._id)
             raise NotAnswered(f"question {self._id} {_ending(question)} without an answer", self._id)
-        self._peer_ran |= question.claimed_by is not None
+        self.note_open(question)
         return None
+
+    def note_open(self, question: Message) -> None:
+        """The question was just read, and was still open: a peer that has claimed it has run."""
+        self._peer_ran |= question.claimed_by is not None
 
     def _take_answer(self, question: MessageWithLedger) -> Delivery:
         """Claim and ack the answer.
@@ -196,6 +198,15 @@ class Question(Generator[Pause, bool, Received]):
 
     # The peer that was asked
 
+    def look_for_peer(self, first_look: bool) -> Delivery | None:
+        """None while the peer may still answer. Raises PeerGone, unless its last act was to answer."""
+        if not self._peer_is_gone(first_look):
+            return None
+        delivery = self.look()
+        if delivery is None:
+            raise PeerGone(self._how_peer_went(), self._id)
+        return delivery
+
     def _peer_is_gone(self, first_look: bool) -> bool:
         """Whether the peer ran while we waited and runs no more; without a time-out, whether it does not run."""
         if self._peer is None:
@@ -214,13 +225,16 @@ class Question(Generator[Pause, bool, Received]):
         stopped = value is not None and not value["processes"] and value["status"] != presence.GONE
         return f"{self._peer} {'stopped' if stopped else 'died'} without answering"
 
-    def _why_late(self) -> str:
+    def late(self, question: Message | None) -> AskTimeout:
+        """The error for a question whose time is over; `question` is how it stands."""
+        return AskTimeout(self._why_late(question), self._id)
+
+    def _why_late(self, question: Message | None) -> str:
         late = f"no answer to question {self._id} within {self._timeout_s:g} s"
         if self._peer is not None and not presence.is_known(self._gateway, self._peer):
             meant = near.nearest(self._peer, presence.names(self._gateway))
             hint = f"; did you mean {quoted(meant)}?" if meant else ""
             return f"{late}: {quoted(self._peer)} has not joined this room yet{hint}"
-        question = self._gateway.store.get(self._id)
         if question is not None and question.exact_state is State.CLAIMED:
             return f"{late}: {quoted(question.claimed_by or '')} has taken it but not answered yet"
         return f"{late}: {self._peer or 'nobody'} has not taken it yet"
@@ -240,6 +254,11 @@ def take_answers(gateway: Gateway, questions: Iterable[Question]) -> None:
         for asker, answers in found.items():
             for delivery in _claim(gateway, asker, tuple(answers)):
                 answers[delivery.message.id].give(delivery)
+
+
+def received(gateway: Gateway, answer: Delivery) -> Received:
+    """An answer that was taken, as its asker gets it: acked already."""
+    return Received(gateway, answer, _SETTLED, settled=True)
 
 
 def _claim(gateway: Gateway, asker: str, ids: tuple[str, ...]) -> list[Delivery]:

@@ -392,8 +392,11 @@ class Store(ABC):
         return None
 
     @abstractmethod
-    def abandon(self, id: str) -> None:
-        """The asker of this question no longer waits: its answer, come or to come, is ordinary mail."""
+    def abandon(self, *ids: str) -> None:
+        """The asker of these questions no longer waits: their answers, come or to come, are ordinary mail.
+
+        When it raises, some of them may have been given up; it may be called again.
+        """
 
     @abstractmethod
     def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:

@@ -255,3 +255,17 @@ class Asking(StoreBench):
         assert self.store.stats().states["stored"] == 1
         assert self.found(states=frozenset({State.AWAITED})) == [answer]
         assert self.store.find(Query(states=frozenset({State.AWAITED}))).messages[0].state == "stored"
+
+    def test_several_questions_are_given_up_in_one_step(self) -> None:
+        open_one, answered, plain = self.ask(), self.ask(), self.send()
+        answer = self.reply(answered)
+        other = self.ask()
+
+        self.store.abandon(open_one, answered, plain, NO_ID)
+
+        assert self.found(waiting=True) == [other]
+        assert self.state(answer) is State.READY
+        assert "abandoned" in self.events_of(open_one)
+        assert self.events_of(plain) == ["stored"]
+        self.reply(open_one)
+        assert len(self.drain("ada")) == 2

@@ -426,15 +426,34 @@ def note(room: NatsRoom, id: str, event: str, agent: str | None, detail: str | N
     return bool(there)
 
 
-def abandon(room: NatsRoom, id: str) -> None:
-    """Nobody waits for the answer to this question any more: what is held for its asker becomes ordinary mail."""
+def abandon(room: NatsRoom, *ids: str) -> None:
+    """Nobody waits for the answers to these questions any more: what is held for their asker becomes ordinary mail.
+
+    Several are written at once, each for itself; those that somebody else changed meanwhile, one after the other.
+    """
+    done: set[str] = set()
+    if len(ids) > 1:
+        moment = room.moment()
+        waited = [kept for kept in room.read_open(ids) if _is_waited_for(kept) and not kept.entry.held]
+        steps = [(kept, entries.abandoned(kept, moment)) for kept in waited]
+        ends = room.replace_each(steps, moment.write)
+        done = {kept.entry.id for kept, end in zip(waited, ends, strict=True) if isinstance(end, Kept)}
+    for id in ids:
+        if id not in done:
+            _abandon_one(room, id)
+
+
+def _is_waited_for(kept: Kept) -> bool:
+    return kept.entry.waiter is not None and kept.state is not State.AWAITED
+
+
+def _abandon_one(room: NatsRoom, id: str) -> None:
     held: list[str] | None = None
 
     def step(kept: Kept, moment: WriteTime) -> Entry | None:
         nonlocal held  # of the very entry that is replaced: an answer may come at this moment
         held = [*kept.entry.held]
-        waits = kept.entry.waiter is not None and kept.state is not State.AWAITED
-        return entries.abandoned(kept, moment) if waits else None
+        return entries.abandoned(kept, moment) if _is_waited_for(kept) else None
 
     room.change(id, step)
     if held is None:  # it was deleted; its answers know what they answer

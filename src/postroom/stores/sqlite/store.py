@@ -333,13 +333,13 @@ class SqliteStore(Store):
         return noted
 
     @whole
-    def abandon(self, id: str) -> None:
-        key = self._steps.key(id)
+    def abandon(self, *ids: str) -> None:
         with self._steps.step() as moment:
             entry = ledger_text("abandoned", moment.wall_ms, None, "the asker no longer waits")
-            self._file.change("stop_waiting", (key, entry))
-            for (to_agent,) in self._file.execute("unhold", (key,)):
-                moment.everyone.add(topic_to(to_agent))
+            for key in map(self._steps.key, ids):
+                self._file.change("stop_waiting", (key, entry))
+                for (to_agent,) in self._file.execute("unhold", (key,)):
+                    moment.everyone.add(topic_to(to_agent))
             self._upkeep.next_look = 0
 
     # Taking back, putting back, deleting

@@ -196,14 +196,15 @@ class TableStore(contract.Store):
             return row is not None
 
     @whole
-    def abandon(self, id: str) -> None:
+    def abandon(self, *ids: str) -> None:
         with self.step() as room:
-            question = room.row_of(id)
-            if question is not None and question.waiter is not None and question.state is not State.AWAITED:
-                steps.stop_waiting(room, question, "the asker no longer waits")
-            for key in room.answers.get(id, ()):
-                if room.rows[key].state is State.AWAITED:
-                    steps.stop_waiting(room, room.rows[key], None)
+            for id in ids:
+                question = room.row_of(id)
+                if question is not None and question.waiter is not None and question.state is not State.AWAITED:
+                    steps.stop_waiting(room, question, "the asker no longer waits")
+                for key in room.answers.get(id, ()):
+                    if room.rows[key].state is State.AWAITED:
+                        steps.stop_waiting(room, room.rows[key], None)
 
     @whole
     def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:

@@ -181,10 +181,11 @@ class SimulatedStore(contract.Store):
         self._end(rings=False)
         return lost
 
-    def abandon(self, id: str) -> None:
+    def abandon(self, *ids: str) -> None:
         self._begin("abandon", writes=True)
-        self._do("abandon", self._inner.abandon, id)
-        self._judge.abandoned(self._process, id)
+        self._do("abandon", self._inner.abandon, *ids)
+        for id in ids:
+            self._judge.abandoned(self._process, id)
         self._end()
 
     def sweep(self) -> contract.Swept:
