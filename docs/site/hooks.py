@@ -21,7 +21,7 @@ HOME = "index"
 SECTIONS = {
     "Tutorial": ["guide"],
     "How-to guides": [
-        "install", "cli", "agents", "board", "sessions", "pool", "inference", "files", "communications", "language",
+        "install", "cli", "agents", "conversations", "board", "sessions", "pool", "inference", "files", "communications", "language",
         "checking", "web", "operations", "from",
     ],
     "Concepts": [

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .errors import *  # noqa: F403  which of them are public, `__all__` says
     from .mail.agent import Agent
     from .mail.answers import Answers
+    from .mail.groups import Groups
     from .mail.presence import AgentInfo
     from .mail.receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .mail.received import Received
@@ -71,7 +72,7 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022  grouped for readers
     # rooms and those in them
-    "open", "Room", "Agent", "Message", "MessageWithLedger", "Received", "Answers", "Config", "ManualClock", "aio",
+    "open", "Room", "Agent", "Message", "MessageWithLedger", "Received", "Answers", "Groups", "Config", "ManualClock", "aio",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
     # mailboxes by name, and workers that fail together
@@ -85,7 +86,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "CommunicationSystem", "communications", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
     "PostroomError",
-    "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage",
+    "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage", "UnknownGroup",
     "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked", "LateAck",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "Withdrawn", "AskTimeout", "NotNeeded",
@@ -103,6 +104,7 @@ _HOMES: Final = {
     "room": ("open", "Room"),
     "mail.agent": ("Agent",),
     "mail.answers": ("Answers",),
+    "mail.groups": ("Groups",),
     "mail.received": ("Received",),
     "core.config": ("Config",),
     "core.clock": ("ManualClock",),

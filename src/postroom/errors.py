@@ -8,6 +8,7 @@ PostroomError
 ├── RateLimited                      you: sending faster than the room allows; says when to try again
 ├── IdentityRefused                  you: a token that proves nothing, or a name that it does not prove
 ├── UnknownMessage (LookupError)     you: no message with that id is kept in this room
+├── UnknownGroup (LookupError)       you: this room has no group of that name
 ├── UnknownTask (LookupError)        you: no task with that id is on the board
 ├── ReservationConflict              another agent has reserved those files; says who, and what it works on
 ├── NoMail
@@ -135,6 +136,10 @@ class IdentityRefused(PostroomError):
 
 class UnknownMessage(PostroomError, LookupError):
     """No message with that id is kept in this room."""
+
+
+class UnknownGroup(PostroomError, LookupError):
+    """This room has no group of that name. Nothing was changed or sent."""
 
 
 class UnknownTask(PostroomError, LookupError):

@@ -34,6 +34,7 @@ from postroom.core.states import FINISHED, OPEN, State, states_named
 from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series
+from postroom.mail.groups import Groups
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
 from postroom.mail.received import check_names, check_timeout, listed
@@ -150,6 +151,11 @@ class Room:
     def board(self) -> boards.Board:
         """The room's tasks."""
         return self._part(boards.Board)
+
+    @property
+    def groups(self) -> Groups:
+        """The room's groups of agents."""
+        return self._part(Groups)
 
     def reserve(
         self,

@@ -240,7 +240,7 @@ def test_errors_are_those_of_the_synchronous_room(url: str) -> None:
             with pytest.raises(postroom.InvalidMessage, match="name"):
                 room.agent("")
             with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
-                await ada.send("bob", {}, colour="red")  # type: ignore[call-arg]
+                await ada.send("bob", {}, colour="red")  # type: ignore[call-overload]
             with pytest.raises(postroom.InvalidMessage, match="channels"):
                 ada.listen(channels=[])
             with pytest.raises(postroom.InvalidMessage, match="concurrency"):

@@ -62,7 +62,7 @@ def test_the_deadline_gives_what_came_and_why_the_rest_did_not(url: str, clock: 
             await room.agent("cy")
             asking = room.agent("ada").ask_many(["bob", "cy"], {}, timeout_s=2)
             await answer(room, "bob", {"a": 1})
-            task = asyncio.ensure_future(asking._finish())
+            task = asyncio.ensure_future(asking.over())
             await pass_time(room, clock, task)
             asked = await task
 
@@ -77,7 +77,7 @@ def test_a_cancelled_task_leaves_nobody_waiting(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:
             asking = room.agent("ada").ask_many(["bob", "cy"], {}, timeout_s=None)
-            task = asyncio.ensure_future(asking._finish())
+            task = asyncio.ensure_future(asking.over())
             await waiting(room)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -125,5 +125,20 @@ def test_bad_input_is_told_to_the_reader(url: str) -> None:
                 await room.agent("ada").ask_many(["bob"], {}, enough=2)
 
             assert await room.count(state=None) == 0
+
+    run(main())
+
+
+def test_several_recipients_and_groups(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            assert await room.groups.add("reviewers", ["bob", "cy"]) == ["bob", "cy"]
+            ids = await room.agent("ada").send(["@reviewers", "dan"], {"n": 1})
+
+            assert [(await room.get(id)).to_agent for id in ids] == ["bob", "cy", "dan"]
+            assert await room.groups.remove("reviewers", ["bob"]) == ["cy"]
+            assert await room.groups.all() == {"reviewers": ["cy"]}
+            with pytest.raises(postroom.UnknownGroup):
+                await room.agent("ada").send(["@nobody"], {})
 
     run(main())

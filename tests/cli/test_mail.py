@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -371,6 +372,50 @@ def test_ask_prints_the_answer(cli: Cli) -> None:
 
     assert plain.out == "WHICH WAY?\n"
     assert (document["payload"], document["from_agent"]) == ({"text": "WHICH WAY?"}, "bob")
+
+
+def test_several_are_asked_and_the_answers_are_printed_as_they_come(cli: Cli) -> None:
+    with postroom.open(create=False) as room:
+        bob, cy = room.agent("bob"), room.agent("cy")
+        room.agent("dan", transient=True)
+        stop = threading.Event()
+        serving = threading.Thread(target=lambda: bob.serve({"*": lambda _: {"text": "left"}}, stop=stop))
+        refusing = threading.Thread(target=lambda: cy.receive(timeout_s=30).refuse("I am busy"))
+        serving.start()
+        refusing.start()
+
+        some = cli(
+            "ask", "bob", "which way?", "--to", "cy", "--to", "dan", "--to", "bob", "--as", "ada", "--timeout", "1"
+        )
+        refusing.join()
+        any_one = cli.ok("ask", "dan", "which way?", "--to", "bob", "--enough", "any", "--as", "ada", "--json")
+
+        stop.set()
+        serving.join()
+        assert room.waits() == []
+
+    assert (some.code, some.out) == (3, "bob: left\n")
+    assert some.err.splitlines()[0] == "postroom: cy: cy refused: I am busy"
+    assert "postroom: dan: no answer to question" in some.err
+    answer, end = map(json.loads, any_one.lines)
+    assert (answer["from_agent"], answer["payload"]) == ("bob", {"text": "left"})
+    assert end["enough"] is True
+    assert [(each["to_agent"], each["error"]) for each in end["missing"]] == [("dan", "NotNeeded")]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--enough", "2"], "--enough needs several agents"),
+        (["--to", "cy", "--enough", "most"], "'most' is not all, any or a whole number above zero"),
+        (["--to", "cy", "--enough", "3"], "enough: must be all, any or a whole number from 1 to 2"),
+    ],
+)
+def test_a_wrong_number_of_answers_is_wrong_usage(cli: Cli, words: list[str], sentence: str) -> None:
+    result = cli("ask", "bob", "hi", "--as", "ada", "--new", *words)
+
+    assert (result.code, sentence in result.err) == (2, True)
+    assert cli.json("mailboxes") == []
 
 
 def test_a_refused_question_fails_with_the_reason(cli: Cli) -> None:

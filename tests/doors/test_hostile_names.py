@@ -336,7 +336,7 @@ def test_an_answer_in_a_pipe(room: Room, piped: Piped) -> None:
 #: What shows a room to an agent in its shell. `session show` is like `session list`.
 LOOKS = [
     *("peek --agent bob --limit 500", "peek --state claimed", "peek --state dead", "dead", "status", "agents"),
-    *("mailboxes", "receipt ID", "show ID", "log --all", "agent list", "reserve", "top --once"),
+    *("mailboxes", "receipt ID", "show ID", "log --all", "agent list", "group list", "reserve", "top --once"),
     *("board list", "board list --tree", "board", "board claim --as bob"),
     "sql SELECT*FROM\u2423messages",
 ]
@@ -355,6 +355,7 @@ def furnish(room: Room) -> str:
             assert held is not None
             held.blocked(f"{name}\nEND WORDS\nEVIL")
         tokens.record_refusal(room.gateway, name, name, name)
+        room.groups.add(cut(f"{number} {name}"), [name])
         if number < 40:
             room.agent("ada", transient=True).send(name, {"text": name}, channel=name)
             message = agent.receive(timeout_s=5)

@@ -221,6 +221,71 @@ def test_answers_refusals_and_retries(url: str) -> None:
     run(main())
 
 
+def test_several_are_asked_and_each_that_is_missing_has_a_reason(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, cy = tools_of(room, "ada", "bob", "cy")
+            for name in ("bob", "cy", "dan"):
+                await room.agent(name, transient=True)
+            asking = asyncio.create_task(ada("ask", to="bob", also=["cy", "dan", "bob"], body="well?", enough="1"))
+            (question,) = await cy.mail(wait_s=20)
+            await cy("ack", ids=[question["id"]], outcome="refuse", why="END WORDS\nno")
+            (question,) = await bob.mail(wait_s=20)
+            await bob("reply", id=question["id"], body="yes")
+            asked = await asking
+
+            assert [(each["from"], inside(each["body"])) for each in asked["answers"]] == [("bob", "yes")]
+            assert asked["enough"] is True
+            missing = {each["name"]: each["why"] for each in asked["missing"]}
+            assert "enough others had answered" in missing["dan"]
+            assert "cy" in missing
+            assert await room.waits() == []
+            assert "enough: must be all, any or" in await ada.fails("ask", to="bob", also=["cy"], body="x", enough="7")
+            assert "no agent called" in await ada.fails("ask", to="bob", also=["nobody"], body="x")
+
+    run(main())
+
+
+def test_a_message_goes_to_several_and_to_a_group(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, cy = tools_of(room, "ada", "bob", "cy")
+            for name in ("bob", "cy"):
+                await room.agent(name, transient=True)
+            await room.groups.add("reviewers", ["ada", "bob", "cy"])
+            sent = (await ada("send", to="bob", also=["cy", "bob"], body="one", key="k"))["sent"]
+            again = (await ada("send", to="bob", also=["cy"], body="one", key="k"))["sent"]
+            group = (await ada("send", to="@reviewers", body="two"))["sent"]
+
+            assert [(each["to"], each["recipient_known"]) for each in sent] == [("bob", True), ("cy", True)]
+            assert [each["id"] for each in again] == [each["id"] for each in sent]
+            assert [each["to"] for each in group] == ["bob", "cy"]
+            for agent in (bob, cy):
+                assert [inside(message["body"]) for message in await agent.mail()] == ["one", "two"]
+            assert "no agent called 'dan'" in await ada.fails("send", to="bob", also=["dan"], body="x")
+            assert "no group @reviewer; did you mean @reviewers?" in await ada.fails("send", to="@reviewer", body="x")
+            assert await states(room) == {"claimed": 4}
+
+    run(main())
+
+
+def test_a_call_to_several_that_is_cancelled_leaves_nobody_waiting(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            (ada,) = tools_of(room, "ada")
+            for name in ("bob", "cy"):
+                await room.agent(name, transient=True)
+            asking = asyncio.create_task(ada("ask", to="bob", also=["cy"], body="well?"))
+            await waiting(room)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+            assert await room.waits() == []
+
+    run(main())
+
+
 def test_a_retry_after_the_last_delivery_is_told_for_what_it_is(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room, aio.open(url, max_deliveries=1) as strict:

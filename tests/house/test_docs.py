@@ -156,7 +156,15 @@ def programs_of(page: str) -> list[tuple[str, str]]:
 
 
 #: Pages whose programs run here, one after the other: how many there are at least.
-RUN_HERE = {"index.md": 1, "guide.md": 8, "board.md": 8, "communications.md": 3, "pool.md": 7, "inference.md": 4}
+RUN_HERE = {
+    "index.md": 1,
+    "guide.md": 8,
+    "conversations.md": 4,
+    "board.md": 8,
+    "communications.md": 3,
+    "pool.md": 7,
+    "inference.md": 4,
+}
 SLOW_PAGES = {"pool.md", "inference.md"}
 #: All others that show programs, and where those run.
 RUN_ELSEWHERE = {

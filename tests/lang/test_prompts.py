@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.parser import parse
 from postroom.lang.values.raised import NoAnswer
 from postroom.lang.values.schemas import from_text, said, schema_of
+from postroom.room import open_room
 
 from .programs import PATIENCE_S, command, environment, postroom, write
 
@@ -389,6 +392,50 @@ def test_people_are_asked_through_the_room(tmp_path: Path) -> None:
 
     assert process.returncode == 0
     assert json.loads(out.splitlines()[-1])["result"] == [7, "WHAT IS ONE?", "WHAT IS TWO?"]
+
+
+def test_several_agents_are_asked_through_the_room(tmp_path: Path) -> None:
+    """They are a thread of this process, which answers before the time of the program is over."""
+    body = 'var asked = askMany(["bob", "cy"], { port: true }, "any")\nreturn [asked.answers, keys(asked.missing), asked.enough]'
+    program = write(tmp_path, f"worker main() {{\n{body}\n}}\n")
+    assert postroom("check", program, cwd=tmp_path).code == 0
+    assert postroom("init", cwd=tmp_path).code == 0
+    with open_room(f"sqlite:{tmp_path}/.postroom") as room:
+        bob = room.agent("bob")
+        room.agent("cy")
+        stop = threading.Event()
+        served = threading.Thread(
+            target=bob.serve, args=({"question": lambda m: {"was": m.payload}},), kwargs={"stop": stop}
+        )
+        served.start()
+        run = postroom("run", program, "--json", "--record", "said.jsonl", cwd=tmp_path)
+        stop.set()
+        served.join()
+
+        expected = [{"bob": {"was": {"port": True}}}, ["cy"], True]
+        assert json.loads(run.out.splitlines()[-1])["result"] == expected
+        assert room.waits() == []
+    again = postroom("run", program, "--json", "--replay", "said.jsonl", cwd=tmp_path)
+    assert json.loads(again.out.splitlines()[-1])["result"] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ('"bob", "hi"', "takes a list of the names of agents"),
+        ('["bob"], "hi", "most"', "askMany\\(\\): enough: must be all, any or a whole number from 1 to 1"),
+        ('["bob"], "hi", "all", "soon"', "takes milliseconds as its fourth value, not the string"),
+    ],
+)
+def test_several_agents_are_not_asked_with_wrong_values(tmp_path: Path, arguments: str, sentence: str) -> None:
+    program = write(tmp_path, f"worker main() {{\nreturn askMany({arguments})\n}}\n")
+    assert postroom("init", cwd=tmp_path).code == 0
+    with open_room(f"sqlite:{tmp_path}/.postroom") as room:
+        ran = postroom("run", program, cwd=tmp_path)
+
+        assert ran.code == 1
+        assert re.search(sentence, ran.err)
+        assert room.count(state=None) == 0
 
 
 @pytest.fixture(autouse=True)

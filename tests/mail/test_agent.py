@@ -271,7 +271,7 @@ def test_a_chain_that_is_too_long_is_refused_and_nothing_is_stored(open_room: Ca
 
 def test_a_cause_must_be_a_message(ada: Agent) -> None:
     with pytest.raises(InvalidMessage, match="cause: must be a received message, not str"):
-        ada.send("bob", {}, cause="some id")  # type: ignore[arg-type]
+        ada.send("bob", {}, cause="some id")  # type: ignore[call-overload]
 
 
 # Receiving
@@ -775,7 +775,7 @@ def test_what_a_message_of_a_batch_may_say_it_says_as_a_single_one_would(room: R
     }  # fmt: skip
     assert said.keys() == _BATCH_FIELDS - {"debounce_s"}  # which stands for a delay (test_withdrawing.py)
 
-    one = ada.send(**said)  # type: ignore[arg-type]
+    one = ada.send(**said)  # type: ignore[call-overload]
     single = room.store.get(one)
     assert ada.withdraw(one)  # the other would be behind it
     (other,) = ada.send_many([{**said, "idempotency_key": "in a batch"}])

@@ -233,15 +233,23 @@ def test_bad_input_is_named_and_nothing_is_asked(
 def test_all_are_asked_in_one_step_and_one_read_sees_how_all_of_them_stand(
     room: Room, ada: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    puts, finds = [], []
-    put, find = room.store.put, room.store.find
-    monkeypatch.setattr(room.store, "put", lambda drafts: puts.append(len(drafts)) or put(drafts))
+    calls: dict[str, list[Any]] = {}
+
+    def noting(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            calls.setdefault(name, []).append(args)
+            return step(*args)
+
+        return call
+
+    for name in ("put", "find", "abandon"):
+        monkeypatch.setattr(room.store, name, noting(name, getattr(room.store, name)))
     asked = ada.ask_many([f"agent-{number}" for number in range(50)], {}, timeout_s=0)
-    monkeypatch.setattr(room.store, "find", lambda *args: finds.append(1) or find(*args))
 
     assert len(asked.missing) == 50
-    assert puts == [50]
-    assert len(finds) <= 2
+    assert [len(drafts) for (drafts,) in calls["put"]] == [50]
+    assert len(calls["find"]) == 2
+    assert [len(ids) for ids in calls["abandon"]] == [50]
 
 
 # In real time

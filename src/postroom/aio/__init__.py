@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from postroom import room
 from postroom.core.clock import SYSTEM, Clock
@@ -30,7 +30,7 @@ from postroom.core.config import GRACE_S, Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft
 from postroom.errors import AskFailed, PostroomError, RoomClosed
-from postroom.mail import agent, received
+from postroom.mail import agent, groups, received
 from postroom.mail import answers as mail_answers
 from postroom.mail.gateway import Gateway, Pause, Series, Steps
 from postroom.mail.received import Envelope
@@ -42,9 +42,10 @@ from .bridge import Course, WorkerThread
 from .methods import Mirror, Stream, as_it_is, giving, if_any, in_steps, in_stream, in_thread, of_what_is_held
 from .serving import Handler, Serving
 
-__all__ = ["Agent", "Answers", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
+__all__ = ["Agent", "Answers", "Board", "Groups", "HeldTask", "Received", "Reservation", "Room", "open"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class LoopGateway(Gateway):
@@ -62,6 +63,9 @@ class LoopGateway(Gateway):
 
     def send(self, draft: Draft) -> Any:
         return self._worker.run(None, draft=draft)
+
+    def work(self, call: Callable[[], T]) -> Any:
+        return self._worker.run(call)
 
     def listen(self, topics: Iterable[str]) -> Waiter:
         self.check_open()
@@ -173,9 +177,10 @@ class Answers(Stream[Received]):
         return self._begun.result()._questions  # noqa: SLF001  the same ones
 
     def __await__(self) -> Generator[Any, Any, Self]:
-        return self._finish().__await__()
+        return self.over().__await__()
 
-    async def _finish(self) -> Self:
+    async def over(self) -> Self:
+        """Wait until it is over, as awaiting it does: a coroutine, for a task."""
         async for _ in self:
             pass
         return self
@@ -186,6 +191,19 @@ class Answers(Stream[Received]):
         with suppress(PostroomError):  # it could not be asked, as its reader is told; or the room is closed
             asked = await asyncio.shield(self._begun)
             await self._worker.run(asked.close, keep=True)
+
+
+def _asking(
+    method: Callable[Concatenate[agent.Agent, P], mail_answers.Answers],
+) -> Callable[Concatenate[Any, P], Answers]:
+    """The synchronous method, which begins in the room's thread with the call; see `Answers`."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Answers:
+        worker: WorkerThread = self._worker
+        return Answers(worker, self._ready, worker.begin(partial(method, self._sync, *args, **kwargs)))
+
+    return call
 
 
 class Agent(Mirror[agent.Agent]):
@@ -263,13 +281,7 @@ class Agent(Mirror[agent.Agent]):
     # Asking, and being here
 
     ask = giving(Received, in_steps(agent.Agent.ask))
-
-    @wraps(agent.Agent.ask_many)
-    def ask_many(self, *args: Any, **kwargs: Any) -> Answers:
-        return Answers(
-            self._worker, self._ready, self._worker.begin(partial(agent.Agent.ask_many, self._sync, *args, **kwargs))
-        )
-
+    ask_many = _asking(agent.Agent.ask_many)
     heartbeat = in_thread(agent.Agent.heartbeat)
 
 
@@ -288,6 +300,16 @@ def _hints(sync: room.Room, topics: Iterable[str]) -> Iterable[bool]:
                     yield True
 
     return gateway.each(steps())
+
+
+class Groups(Mirror[groups.Groups]):
+    """The groups of a room; see `postroom.Groups`."""
+
+    add = in_thread(groups.Groups.add)
+    remove = in_thread(groups.Groups.remove)
+    members = in_thread(groups.Groups.members)
+    all = in_thread(groups.Groups.all)
+    expand = in_thread(groups.Groups.expand)
 
 
 class Room(Mirror[room.Room]):
@@ -330,6 +352,11 @@ class Room(Mirror[room.Room]):
         if known is None:
             known = self._agents[name, transient] = Agent(self._worker, self._sync, name, transient=transient)
         return known
+
+    @property
+    def groups(self) -> Groups:
+        """The room's groups of agents; see `postroom.Groups`."""
+        return Groups(self._worker, self._sync.groups)
 
     @property
     def board(self) -> Board:

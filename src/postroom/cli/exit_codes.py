@@ -49,7 +49,7 @@ _CODE_OF: Final = (
     ((errors.OutcomeUnknown,), OUTCOME_UNKNOWN),
     ((errors.InvalidMessage, UsageError), USAGE),
     ((errors.SessionFailed,), SESSION_FAILED),
-    ((errors.UnknownMessage, errors.UnknownSession, errors.UnknownTask, errors.NoMail), NOTHING),
+    ((errors.UnknownMessage, errors.UnknownSession, errors.UnknownTask, errors.UnknownGroup, errors.NoMail), NOTHING),
     ((errors.NotAcked, errors.AskTimeout), NOTHING),
     ((errors.RoomError,), NO_ROOM),
 )

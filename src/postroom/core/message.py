@@ -24,6 +24,8 @@ LANES: Final = ("agent", "human")
 MAX_NAME_BYTES: Final = 255
 #: Objects and lists inside each other.
 MAX_DEPTH: Final = 64
+#: Begins the address of a group ("@reviewers"), and no agent's name.
+GROUP_SIGN: Final = "@"
 #: Larger things go by `room.attach`.
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 #: No delay and no time to live is longer than this (a hundred years).
@@ -190,7 +192,7 @@ def _check_fields(draft: Draft, faults: list[Fault]) -> None:
         return
     check_name("from_agent", draft.from_agent, faults)
     if draft.to_agent is not None:
-        check_name("to_agent", draft.to_agent, faults)
+        _check_recipient(draft.to_agent, faults)
     check_name("channel", draft.channel, faults)
     check_name("type", draft.type, faults)
     if type(draft.priority) is not int or not 1 <= draft.priority <= 10:
@@ -215,6 +217,12 @@ def _check_replacing(draft: Draft, faults: list[Fault]) -> None:
         faults.append(Fault("order_key", "must be given with debounce_s: messages of one key replace each other"))
     if draft.replaces is not None and draft.publish:
         faults.append(Fault("replaces", "cannot be combined with publish, which makes several messages"))
+
+
+def _check_recipient(name: object, faults: list[Fault]) -> None:
+    check_name("to_agent", name, faults)
+    if str(name).startswith(GROUP_SIGN):
+        faults.append(Fault("to_agent", f"names a group; send to a list, [{name!r}]: each member gets a message"))
 
 
 _good_names: set[str] = set()
@@ -256,7 +264,7 @@ def check_name(field: str, value: object, faults: list[Fault]) -> None:
     problem = _name_problem(value)
     if problem:
         faults.append(Fault(field, problem))
-    elif len(_good_names) < 10_000:
+    elif len(_good_names) < 10_000 and value[0] != GROUP_SIGN:  # which no draft may pass by unseen (`_is_usual`)
         _good_names.add(str(value))
 
 

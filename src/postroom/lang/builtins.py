@@ -32,6 +32,7 @@ BUILTINS: Final = {
     "read": Signature(1, 1, "string"),  # a file's text
     "write": Signature(2, 2, "null"),  # a file, a value
     "exists": Signature(1, 1, "boolean"),  # whether there is such a file
+    "askMany": Signature(2, 4, "object"),  # agents of the room, a question, how many are enough, milliseconds
 }
 
 #: Functions that must be imported from std before they are known.

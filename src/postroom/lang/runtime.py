@@ -35,7 +35,7 @@ _ELSEWHERE: Final = {
     "values.shell_words": "home matches spread word",
     "run.files": "read write exists write_file",
     "run.shell": "capture chain command last_code lines pipeline redirect run test",
-    "run.prompts": "think ask",
+    "run.prompts": "think ask askMany",
 }
 _MODULE_OF: Final = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType
-from typing import Any
+from typing import Any, Final, TypedDict, Unpack, overload
+
+from msgspec import structs
 
 from postroom.core import untrusted
 from postroom.core.config import AGENT_LEASE_S, GRACE_S, LEASE_S
-from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
+from postroom.core.message import (
+    DEFAULT_CHANNEL,
+    DEFAULT_PRIORITY,
+    DEFAULT_TYPE,
+    GROUP_SIGN,
+    Draft,
+    Message,
+    check_name,
+)
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
 from postroom.stores.contract import Delivery, Want
 
-from . import answers, presence, questions, receiving, serving
+from . import answers, groups, presence, questions, receiving, serving
 from .gateway import Gateway, Latch, Series, Steps
 from .leases import Terms, hold_ns
 from .received import (
@@ -32,7 +42,29 @@ from .waiting import Inbox
 
 #: The most that a receiver keeps a message: seconds, None for no limit, or ... for what the room says.
 MaxHold = float | EllipsisType | None
+#: Recipients of `send`, more than one; not a union, which would be made anew at every send.
+_SEVERAL: Final = (list, tuple)
 LOOP_ENDED = "the loop ended before it was settled"
+
+
+class SendOptions(TypedDict, total=False):
+    """What `Agent.send` takes by name."""
+
+    type: str
+    channel: str
+    priority: int
+    ttl_s: float | None
+    delay_s: float
+    correlation_id: str | None
+    idempotency_key: str | None
+    order_key: str | None
+    replaces: str | None
+    debounce_s: float | None
+    wait: str | None
+    timeout_s: float | None
+    cause: Envelope | Message | None
+    trace: str | None
+    _lane: str
 
 
 class Agent:
@@ -44,6 +76,8 @@ class Agent:
 
     def __init__(self, gateway: Gateway, name: str, *, transient: bool = False) -> None:
         check_names(name=name)
+        if name.startswith(GROUP_SIGN):
+            raise InvalidMessage("name", f"must not begin with {GROUP_SIGN}, which begins the address of a group")
         self.name = name  # its name in the room
         self.transient = transient  # whether it was only seen, and its claims outlive the program
         self._gateway = gateway
@@ -58,9 +92,15 @@ class Agent:
 
     # Sending
 
+    @overload
+    def send(self, to: str | None, payload: dict[str, Any], **more: Unpack[SendOptions]) -> str: ...
+    @overload
+    def send(
+        self, to: list[str] | tuple[str, ...], payload: dict[str, Any], **more: Unpack[SendOptions]
+    ) -> list[str]: ...
     def send(
         self,
-        to: str | None,
+        to: str | list[str] | tuple[str, ...] | None,
         payload: dict[str, Any],
         *,
         type: str = DEFAULT_TYPE,
@@ -78,8 +118,12 @@ class Agent:
         cause: Envelope | Message | None = None,
         trace: str | None = None,
         _lane: str = "agent",
-    ) -> str:
+    ) -> str | list[str]:
         """Send a message to one agent; to None, to the first agent to claim it in the channel. Returns its id.
+
+        To a list of names, each gets a message of its own: all are stored in one step or none, a name that is given twice
+        gets one, and a list of ids is returned. "@reviewers" in a list is a group: its members at this moment, but the
+        sender itself (see `Groups`).
 
         When this returns, the message is stored, even if this process dies now. It may not have been seen yet.
         With `wait="acked"` the receiver has acked (or answered) it, with `wait="answered"` answered it. Raises NotAcked,
@@ -93,6 +137,9 @@ class Agent:
         `cause` is the message that led to this one: hops are counted along such chains, and TooManyHops
         ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
         """
+        several = None
+        if isinstance(to, _SEVERAL):
+            several, to = to, None
         if wait is not None:
             questions.check_wait(wait)
         check_timeout(timeout_s)
@@ -118,9 +165,18 @@ class Agent:
             trace=inherited if trace is None else trace,
             max_deliveries=config.max_deliveries,
         )
+        if several is not None:
+            return self._send_each(several, draft, wait)
         if wait is not None:
             return self._gateway.finish(questions.sending(self._gateway, draft, wait, timeout_s))
         return self._gateway.send(draft)
+
+    def _send_each(self, names: Sequence[str], draft: Draft, wait: str | None) -> list[str]:
+        if wait is not None:
+            raise InvalidMessage("wait", "waits for one recipient; `ask_many` waits for the answers of several")
+        if draft.replaces is not None:
+            raise InvalidMessage("replaces", "replaces one message, so it needs one recipient")
+        return self._gateway.work(lambda: self._gateway.put([*self._drafts_to(names, "to", draft).values()]))
 
     def send_many(self, messages: Iterable[Mapping[str, Any]], *, _lane: str = "agent") -> list[str]:
         """Send several messages, all or none, in one step.
@@ -411,8 +467,7 @@ class Agent:
         Raises InvalidMessage, RateLimited: nothing was stored.
         """
         check_timeout(timeout_s)
-        drafts = self._drafts_to(
-            names,
+        draft = self._draft(
             cause,
             payload=payload,
             type=type,
@@ -425,6 +480,7 @@ class Agent:
             lane=_lane,
             waiter=self._gateway.process,
         )
+        drafts = self._drafts_to(listed(names, "names"), "names", draft)
         needed = answers.needed_of(enough, len(drafts))
         return answers.Answers(self._gateway, answers.Questions(self._gateway, drafts, needed, timeout_s))
 
@@ -486,19 +542,18 @@ class Agent:
             max_deliveries=config.max_deliveries,
         )
 
-    def _drafts_to(
-        self, names: Iterable[str], cause: Envelope | Message | None, *, idempotency_key: str | None, **fields: Any
-    ) -> dict[str, Draft]:
-        """A draft for each recipient, by name: a name that is given twice counts once.
+    def _drafts_to(self, names: Sequence[str], field: str, draft: Draft) -> dict[str, Draft]:
+        """The draft for each recipient, by name: groups are replaced by their members, and a name given twice counts once.
 
         A key is that of each by itself: "deploy-7/bob". So a repeat is sent once to each, also when there are others.
         """
-        given = dict.fromkeys(listed(names, "names"))
-        if not given:
-            raise InvalidMessage("names", "must name at least one agent")
-        check_names(**{f"names[{place}]": name for place, name in enumerate(given)})
-        keys = {name: None if idempotency_key is None else f"{idempotency_key}/{name}" for name in given}
-        return {name: self._draft(cause, to=name, idempotency_key=keys[name], **fields) for name in given}
+        check_names(**{f"{field}[{place}]": name for place, name in enumerate(names)})
+        found = groups.Groups(self._gateway).expand(names, self.name)
+        if not found:
+            raise InvalidMessage(field, "must name at least one agent")
+        key = draft.idempotency_key
+        keys = {name: None if key is None else f"{key}/{name}" for name in found}
+        return {name: structs.replace(draft, to_agent=name, idempotency_key=keys[name]) for name in found}
 
     def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:
         self._gateway.check_open()

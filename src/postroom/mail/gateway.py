@@ -458,6 +458,10 @@ class Gateway:
                 else:
                     yield item
 
+    def work(self, call: Callable[[], T]) -> T:
+        """The last step of a call that waits for nobody: it reads and writes more than one draft (see `send`)."""
+        return call()
+
     # Questions under way
 
     def ask(self, draft: Draft) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import iso
 from postroom.core.config import AGENT_LEASE_S, HEARTBEAT_S
-from postroom.core.message import Message
+from postroom.core.message import GROUP_SIGN, Message
 from postroom.core.states import OPEN, State
 from postroom.stores.cells import update
 from postroom.stores.contract import Query, Ticket
@@ -49,6 +49,8 @@ _MANY: Final = 10_000
 #: Leases end in the room's time, and are told in that of the wall clock.
 _ROUNDING_MS: Final = 1000
 _PREFIX: Final = "agent/"
+#: The cells of groups (`groups.py`).
+GROUPS: Final = "group/"
 
 Value = dict[str, Any]
 
@@ -233,10 +235,11 @@ def names(gateway: Gateway) -> list[str]:
 
 
 def addressees(gateway: Gateway) -> list[str]:
-    """The names that a sender may have meant: those of `names`, of subscribers, and of those for whom mail is ready."""
+    """The names that a sender may have meant: of agents, of subscribers, of those for whom mail is ready, of groups."""
     subscribers = {subscription.agent for subscription in gateway.store.subscriptions()}
     boxes = {box.to_agent for box in gateway.store.stats().mailboxes if box.to_agent is not None}
-    return sorted({*names(gateway), *subscribers, *boxes})
+    groups = {GROUP_SIGN + cell.name.removeprefix(GROUPS) for cell in gateway.store.cell_scan(GROUPS)}
+    return sorted({*names(gateway), *subscribers, *boxes, *groups})
 
 
 def agents(gateway: Gateway) -> list[AgentInfo]:

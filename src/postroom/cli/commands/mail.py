@@ -12,10 +12,12 @@ from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core import near as near_names
 from postroom.core.config import GRACE_S
+from postroom.core.message import GROUP_SIGN
 from postroom.core.states import State
 from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import AskTimeout, InvalidMessage, NoMail, PostroomError, UnknownMessage
 from postroom.mail import presence
+from postroom.mail.answers import ENOUGH, Answers
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import TOLD_TO_STOP, Received
 
@@ -63,7 +65,7 @@ def _payload(call: Invocation) -> dict[str, Any]:
 
 def send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "to", metavar="TO", help="an agent's name, or '*' for the first agent to claim it in the channel"
+        "to", metavar="TO", help="an agent's name, @GROUP, or '*' for the first agent to claim it in the channel"
     )
     _envelope_options(parser)
     also = "another recipient; may be repeated: each gets its own message, and all are sent or none"
@@ -89,14 +91,14 @@ def send(call: Invocation) -> None:
     args = call.args
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout needs --wait; a send without --wait returns as soon as it is stored")
-    names = [None if name == ANYBODY else name for name in dict.fromkeys([args.to, *args.also])]
-    if len(names) > 1 and (args.wait or args.key or args.replaces):
+    names = [None if name == ANYBODY else name for name in _recipients(call)]
+    if _is_to_several(call) and (args.wait or args.key or args.replaces):
         raise UsageError("--wait, --key and --replaces allow only one recipient; use one command for each")
     if args.debounce is not None and not args.order_key:
         raise UsageError("--debounce needs --order-key: messages of one key replace each other")
     if args.debounce is not None and args.delay:
         raise UsageError("--debounce and --delay cannot be combined: a debounced message is delayed")
-    known = [to is None or _must_be_known(call, to, presence.is_addressee) for to in names]
+    known = [to is None or must_be_known(call, to, presence.is_addressee) for to in names]
     payload = _payload(call)
     sent = {"channel": args.channel, "delay_s": args.delay, "correlation_id": args.correlation_id}
     sent |= {"order_key": args.order_key, "debounce_s": args.debounce}
@@ -114,7 +116,7 @@ def send(call: Invocation) -> None:
             }
             for id, to, seen in zip(ids, names, known, strict=True)
         ]
-        output.document(told[0] if len(told) == 1 else told)
+        output.document(told if _is_to_several(call) else told[0])
         return
     for id in ids:
         output.write(id)
@@ -126,7 +128,7 @@ def send(call: Invocation) -> None:
 def _send_each(call: Invocation, names: list[str | None], payload: dict[str, Any], sent: dict[str, Any]) -> list[str]:
     """Send the message to one agent, or a message of its own to each. Returns the ids, in their order."""
     args, agent = call.args, call.agent()
-    if len(names) > 1:
+    if _is_to_several(call):
         each = [{"to": to, "payload": payload, **sent, **_envelope(call, to)} for to in names]
         lanes = {message.pop("_lane") for message in each}
         return agent.send_many(each, _lane=lanes.pop())
@@ -137,10 +139,10 @@ def _send_each(call: Invocation, names: list[str | None], payload: dict[str, Any
     ]
 
 
-def _must_be_known(call: Invocation, to: str, is_enough: Callable[[Gateway, str], bool]) -> bool:
+def must_be_known(call: Invocation, to: str, is_enough: Callable[[Gateway, str], bool]) -> bool:
     """Whether the room has seen the recipient. Raises, with the near names, unless it is known enough or may be new."""
     gateway = call.room.gateway
-    if to == call.name or presence.is_known(gateway, to):
+    if to == call.maybe_name or presence.is_known(gateway, to):
         return True
     if call.args.new or is_enough(gateway, to):
         return False
@@ -155,23 +157,34 @@ class UnknownRecipient(PostroomError):
 
 
 def ask_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("to", metavar="TO", help="the agent to ask")
+    parser.add_argument("to", metavar="TO", help="the agent to ask, or @GROUP")
     _envelope_options(parser)
+    also = "ask this agent too; may be repeated: the answers are printed as they come"
+    parser.add_argument("--to", dest="also", action="append", default=[], metavar="NAME", help=also)
+    enough = "of several, how many answers are enough: all, any or a number (default: all)"
+    parser.add_argument("--enough", type=_enough, metavar="N", help=enough)
     options.flag(parser, "--new", "allow an agent that this room does not know yet")
     options.span(parser, "--timeout", f"(default: {PATIENCE_S:.0f})", PATIENCE_S)
 
 
-def ask(call: Invocation) -> None:
+def ask(call: Invocation) -> int:
     """An answer that was taken is shown, whatever comes: it is acked by then, and nobody else would see it."""
     from postroom.cli.interrupts import Interrupts
 
     args = call.args
-    _must_be_known(call, args.to, presence.is_known)
+    names = _recipients(call)
+    if args.enough is not None and not _is_to_several(call):
+        raise UsageError("--enough needs several agents; name the others with --to NAME")
+    for name in names:
+        must_be_known(call, name, presence.is_known)
     payload = _payload(call)
-    agent, envelope = call.agent(), _envelope(call, args.to)
+    agent, envelope = call.agent(), _envelope(call, names[0])
     with Interrupts(call.room):
+        if _is_to_several(call):
+            asked = agent.ask_many(names, payload, args.enough or "all", args.timeout, channel=args.channel, **envelope)
+            return _show_answers(call, asked)
         try:
-            answer = agent.ask(args.to, payload, channel=args.channel, timeout_s=args.timeout, **envelope)
+            answer = agent.ask(names[0], payload, channel=args.channel, timeout_s=args.timeout, **envelope)
         except AskTimeout as error:
             kept = call.room.store.get(error.id)
             if kept is None or kept.exact_state is not State.READY:
@@ -184,6 +197,53 @@ def ask(call: Invocation) -> None:
             output.words_of(answer)
             output.write(output.payload_line(answer.payload, keep="\n\t"))
         sys.stdout.flush()
+    return exit_codes.DONE
+
+
+def _show_answers(call: Invocation, asked: Answers) -> int:
+    """The answers of several agents as they come, then why the others gave none."""
+    for answer in asked:
+        if call.json:
+            output.document(answer.to_dict())
+        else:
+            output.words_of(answer)
+            output.write(f"{output.visible(answer.from_agent)}: {output.payload_line(answer.payload)}")
+        sys.stdout.flush()
+    missing = {name: (type(error).__name__, error) for name, error in asked.missing.items()}
+    if call.json:
+        told = [
+            {"to_agent": name, "error": kind, "reason": str(error), "id": error.id}
+            for name, (kind, error) in missing.items()
+        ]
+        output.document({"enough": asked.enough, "missing": told})
+    else:
+        output.end_words()
+        for name, (_, error) in missing.items():
+            sys.stderr.write(f"postroom: {output.visible(name)}: {output.error_text(error, plain=call.args.plain)}\n")
+    if asked.enough:
+        return exit_codes.DONE
+    late = any(isinstance(error, AskTimeout) for error in asked.missing.values())
+    return exit_codes.NOTHING if late else exit_codes.FAILED
+
+
+def _enough(text: str) -> str | int:
+    """The value of --enough."""
+    if text in ENOUGH:
+        return text
+    try:
+        return options.count(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not all, any or a whole number above zero") from None
+
+
+def _recipients(call: Invocation) -> list[str]:
+    """TO and each --to, with each group replaced by its members; a name that is given twice counts once."""
+    return call.room.groups.expand([call.args.to, *call.args.also], call.name)
+
+
+def _is_to_several(call: Invocation) -> bool:
+    """Whether the command names more than an agent: also a group of one gives a list (tests/cli/test_groups.py)."""
+    return bool(call.args.also) or call.args.to.startswith(GROUP_SIGN)
 
 
 def publish_options(parser: argparse.ArgumentParser) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import UNSET
 
 from postroom import aio
 from postroom.core.config import AGENT_LEASE_S
-from postroom.core.message import Message
+from postroom.core.message import GROUP_SIGN, Message
 from postroom.core.untrusted import quoted, visible
 from postroom.doors.strangers import never_seen
 from postroom.errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
@@ -97,6 +98,8 @@ class MailCalls:
     # Sending
 
     async def _send(self, caller: Caller, given: tools.SendCall, _: Progress) -> dict[str, Any]:
+        if given.also is not UNSET or given.to.startswith(GROUP_SIGN):
+            return await self._send_each(caller, given)
         to = None if given.to == ANYBODY else given.to
         known, cause = await self.room.call(lambda room: _before_sending(room, caller, to, new=given.new))
         id = await self.room.agent(caller.agent, transient=True).send(
@@ -114,6 +117,8 @@ class MailCalls:
         return {"id": id, "state": state, "recipient_known": known}
 
     async def _ask(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
+        if given.also is not UNSET or given.to.startswith(GROUP_SIGN):
+            return await self._ask_many(caller, given, progress)
         _, cause = await self.room.call(lambda room: _before_sending(room, caller, given.to, new=None))
         asking = self.room.agent(caller.agent, transient=True).ask(
             given.to, _payload(given), timeout_s=given.wait_s, type=given.type, cause=cause, _lane=caller.lane
@@ -125,6 +130,54 @@ class MailCalls:
             raise ToolFailed(f"{shown.error(error)}{gap}(question {error.id})") from None
         self.room.post(_noting([answer.id], caller.agent, "notified", "mcp ask"))
         return shown.mail(answer.message, Words(), seen_before=False, most=shown.MAX_PART)
+
+    async def _recipients(
+        self, caller: Caller, given: tools.SendCall | tools.Ask, *, new: bool | None
+    ) -> tuple[dict[str, bool], Message | None]:
+        """Each of several, with whether it was ever here, and the cause of what they are sent."""
+        also = () if given.also is UNSET else given.also
+        names = await self.room.groups.expand([given.to, *also], caller.agent)
+        seen = [await self.room.call(partial(_before_sending, caller=caller, to=to, new=new)) for to in names]
+        return {name: known for name, (known, _) in zip(names, seen, strict=True)}, seen[0][1]
+
+    async def _send_each(self, caller: Caller, given: tools.SendCall) -> dict[str, Any]:
+        known, cause = await self._recipients(caller, given, new=given.new)
+        ids = await self.room.agent(caller.agent, transient=True).send(
+            [*known],
+            _payload(given),
+            type=given.type,
+            channel=given.channel,
+            priority=given.priority,
+            idempotency_key=None if given.key is UNSET else given.key,
+            cause=cause,
+            _lane=caller.lane,
+        )
+        states = ["stored" if given.key is UNSET else await self._state(id) for id in ids]
+        told = zip(known.items(), ids, states, strict=True)
+        return {
+            "sent": [
+                {"to": shown.name_of(name), "id": id, "state": state, "recipient_known": seen}
+                for (name, seen), id, state in told
+            ]
+        }
+
+    async def _ask_many(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
+        names, cause = await self._recipients(caller, given, new=None)
+        enough = int(given.enough) if given.enough.isdecimal() else given.enough
+        asking = self.room.agent(caller.agent, transient=True).ask_many(
+            [*names],
+            _payload(given),
+            enough,
+            given.wait_s,
+            type=given.type,
+            cause=cause,
+            _lane=caller.lane,
+        )
+        async with asking as asked:
+            await self._with_progress(asked.over(), progress, given.wait_s, f"waiting for {len(names)} agents")
+        came = asked.answers
+        self.room.post(_noting([answer.id for answer in came.values()], caller.agent, "notified", "mcp ask"))
+        return shown.answers([answer.message for answer in came.values()], asked.missing) | {"enough": asked.enough}
 
     # Reading
 

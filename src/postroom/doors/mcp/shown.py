@@ -10,7 +10,7 @@ from postroom.board.task import Task
 from postroom.core import untrusted
 from postroom.core.message import Message, readable
 from postroom.core.states import NOTES
-from postroom.errors import PostroomError, Refused
+from postroom.errors import AskFailed, PostroomError, Refused
 from postroom.mail.presence import AgentInfo
 from postroom.mail.receipts import Receipt
 
@@ -69,6 +69,13 @@ def mail(message: Message, words: Words, *, seen_before: bool, offset: int = 0, 
         "seen_before": seen_before,
     }
     return shown | ({"more": end} if end < len(text) else {})
+
+
+def answers(came: Iterable[Message], missing: Mapping[str, AskFailed]) -> dict[str, Any]:
+    """The answers of several agents, as they came, and why the others gave none."""
+    words = Words()
+    reasons = [{"name": name_of(name), "why": error(why), "id": why.id} for name, why in missing.items()]
+    return {"answers": [mail(message, words, seen_before=False) for message in came], "missing": reasons}
 
 
 def error(error: PostroomError) -> str:

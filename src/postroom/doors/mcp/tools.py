@@ -20,13 +20,14 @@ MAX_WAIT_S: Final = 3600
 _Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
 _Limit = Annotated[int, Meta(ge=1, le=20)]
 _Body = Annotated[str, Meta(description="Text.")]
+_Also = Annotated[list[str], Meta(max_length=50, description="More agents.")]
 _Data = Annotated[dict[str, Any], Meta(description="JSON fields besides the text.")]
 
 
 class SendCall(msgspec.Struct, forbid_unknown_fields=True):
     """Store a message for an agent."""
 
-    to: Annotated[str, Meta(description="Agent, or * for the first to claim it in the channel.")]
+    to: Annotated[str, Meta(description="Agent, @group, or * for the first to claim it in the channel.")]
     body: _Body
     data: _Data | UnsetType = UNSET
     type: str = "message"
@@ -34,6 +35,7 @@ class SendCall(msgspec.Struct, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=1, le=10)] = 5
     new: Annotated[bool, Meta(description="Allow an agent that this room does not know.")] = False
     key: Annotated[str, Meta(description="Idempotency key: a repeat is sent once.")] | UnsetType = UNSET
+    also: _Also | UnsetType = UNSET
 
 
 class InboxCall(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,6 +73,8 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True):
     data: _Data | UnsetType = UNSET
     type: str = "message"
     wait_s: _Wait = 60
+    also: _Also | UnsetType = UNSET
+    enough: Annotated[str, Meta(description="With also: all, any or a number of answers.")] = "all"
 
 
 class BoardCall(msgspec.Struct, forbid_unknown_fields=True):
@@ -127,13 +131,16 @@ _MAIL: Final[dict[str, Any]] = {
     "more_": _NUMBER,
 }
 
+#: What is said of one message that was sent.
+_SENT: Final = {"id": _TEXT, "state": _TEXT, "recipient_known": _FLAG}
+
 TOOLS: Final = (
     Tool(
         "send",
         "Send a message",
         "Send a message. It is stored when this returns; receipt(id) says whether it was seen.",
         SendCall,
-        _object(id=_TEXT, state=_TEXT, recipient_known=_FLAG),
+        _object(**{f"{name}_": kind for name, kind in _SENT.items()}, sent_=_list_of(_object(to=_TEXT, **_SENT))),
     ),
     Tool(
         "inbox",
@@ -163,7 +170,12 @@ TOOLS: Final = (
         "Ask an agent",
         "Send a question and wait for its answer. After a time-out the answer comes as mail.",
         Ask,
-        _object(**_MAIL),
+        _object(  # of one agent its answer, of several `answers` and the rest
+            **{f"{name.removesuffix('_')}_": kind for name, kind in _MAIL.items()},
+            answers_=_list_of(_object(**_MAIL)),
+            missing_=_list_of(_object(name=_TEXT, why=_TEXT, id=_TEXT)),
+            enough_=_FLAG,
+        ),
     ),
     Tool(
         "board",

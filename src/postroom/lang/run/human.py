@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroom import room as rooms
 from postroom.core.clock import SYSTEM
-from postroom.errors import ROOM_IS_OVER, AskFailed, PostroomError
+from postroom.errors import ROOM_IS_OVER, AskFailed, InvalidMessage, PostroomError
 from postroom.lang.values import values
-from postroom.lang.values.raised import NoAnswer
+from postroom.lang.values.raised import NoAnswer, WrongValue
 
 if TYPE_CHECKING:
     from postroom.mail.received import Received
@@ -104,10 +104,36 @@ def ask_in_room(url: str | None, whom: str, who: str, question: str, timeout_s: 
         return _text_of(answer.payload)
 
 
+def ask_many_in_room(
+    url: str | None, names: list[str], who: str, payload: dict[str, Any], enough: Any, timeout_s: float | None
+) -> dict[str, Any]:
+    """Ask several agents of the room: their answers, why the others gave none, and whether enough answered.
+
+    An answer is a text where its payload has nothing else, as everywhere.
+    """
+    with rooms.open_room(url, create=False) as room:
+        asker = room.agent(f"{who}-{os.getpid()}", transient=True)
+        try:
+            asked = asker.ask_many(names, payload, enough, timeout_s, type=TYPE)
+        except InvalidMessage as error:
+            raise WrongValue(f"askMany(): {error.faults[0]}") from None
+        with asked:
+            return {
+                "answers": {name: _text_or_object(answer.payload) for name, answer in asked.answers.items()},
+                "missing": {name: str(error) for name, error in asked.missing.items()},
+                "enough": asked.enough,
+            }
+
+
 def _text_of(payload: Any) -> str:
+    given = _text_or_object(payload)
+    return given if isinstance(given, str) else values.compact(given)
+
+
+def _text_or_object(payload: Any) -> str | dict[str, Any]:
     if set(payload) == {"text"} and isinstance(payload["text"], str):
         return str(payload["text"])
-    return values.compact(dict(payload))
+    return dict(payload)
 
 
 def check_known(room: rooms.Room, whom: str) -> None:

@@ -1,4 +1,4 @@
-"""Prompts: `think { }` asks a language model, `ask { }` asks a person.
+"""Prompts: `think { }` asks a language model, `ask { }` asks a person, `askMany()` agents of the room.
 
 A prompt that wants a value of some shape asks for JSON and checks what comes; what does not fit is sent back once, with
 what is wrong. The steps of a prompt (`do { code }`) are run when the model asks for them; it gets their results.
@@ -14,7 +14,8 @@ from typing import Any, Final
 from postroom import inference
 from postroom.errors import RoomClosed, SessionEnded, SessionFailed
 from postroom.lang.values import values
-from postroom.lang.values.raised import NoAnswer
+from postroom.lang.values.kinds import shown
+from postroom.lang.values.raised import NoAnswer, WrongValue
 from postroom.lang.values.schemas import Schema, from_text, is_text, said
 
 from . import human, transcript
@@ -84,6 +85,28 @@ def ask(prompt: str, schema: Schema | None = None, steps: Sequence[Step] = ()) -
         except ValueError as error:
             told = f"That does not fit: {error}. It must be {said(shape)}.\n{prompt}"
     raise NoAnswer(f"no answer was {said(shape)}")
+
+
+def askMany(names: Any, question: Any, enough: Any = "all", milliseconds: Any = None) -> dict[str, Any]:  # noqa: N802
+    """The answers of several agents of the room, by name, and why the others gave none; see `Agent.ask_many`.
+
+    Raises WrongValue for names, a number or a time that are none. An agent that does not answer raises nothing.
+    """
+    context = current()
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise WrongValue('askMany() takes a list of the names of agents, such as ["bob", "cy"]')
+    if milliseconds is not None and (isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float)):
+        raise WrongValue(f"askMany() takes milliseconds as its fourth value, not {shown(milliseconds)}")
+    text = question if isinstance(question, str) else values.compact(question)
+    payload = question if isinstance(question, dict) else {"text": text, "worker": context.name}
+    timeout_s = context.settings.answer_timeout_s if milliseconds is None else milliseconds / 1000
+
+    def get() -> str:
+        room, who = context.settings.room, context.name
+        return values.compact(human.ask_many_in_room(room, names, who, payload, enough, timeout_s))
+
+    given: dict[str, Any] = json.loads(_answered(context, "askMany", text, get))
+    return given
 
 
 # The model

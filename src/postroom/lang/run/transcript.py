@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, Final
 
 from postroom.errors import PostroomError
 from postroom.lang.builtins import MAIN
 from postroom.lang.values.raised import NoAnswer
+
+#: What asks.
+KINDS: Final = ("think", "ask", "askMany")
 
 
 class BadTranscript(PostroomError):
@@ -43,7 +46,7 @@ class Transcript:
         self._path = path
         self._worker = worker
         self._lines = [line for line in read(path) if line.get("worker", MAIN) == worker]
-        self._at = {"think": 0, "ask": 0}
+        self._at = dict.fromkeys(KINDS, 0)
 
     def answer(self, kind: str, prompt: str) -> str:
         """The next answer to this worker. NoAnswer when there is none, or when it was to another prompt."""
@@ -83,7 +86,7 @@ def read(path: str) -> list[dict[str, Any]]:
             line = json.loads(text)
         except ValueError:
             line = None
-        if not isinstance(line, dict) or line.get("kind") not in ("think", "ask") or "answer" not in line:
+        if not isinstance(line, dict) or line.get("kind") not in KINDS or "answer" not in line:
             like = '{"kind": "think", "answer": "..."}'
             raise BadTranscript(f"line {number} of {path} is not an answer; each line looks like {like}")
         lines.append(line)
