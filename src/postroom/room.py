@@ -51,7 +51,7 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import attachments, presence, reasons, receipts, replaying, searching, tokens
+from .mail import attachments, presence, reasons, receipts, replaying, searching, threads, tokens
 from .stores import open_store
 
 T = TypeVar("T")
@@ -219,6 +219,15 @@ class Room:
         if message is None:
             raise UnknownMessage(f"this room has no message {id}")
         return message
+
+    def thread(self, id: str) -> list[Message]:
+        """The whole conversation that a message belongs to, in the order in which it was sent; found from any of its messages.
+
+        To it belong the message that began it, every answer, whatever was sent because of one of them (`cause`), and
+        messages with the same correlation id. A message without such links is a thread of one. UnknownMessage when
+        that message is not kept here; others that are no longer kept are left out.
+        """
+        return threads.thread_of(self._gateway.open_store, id)
 
     def peek(
         self,

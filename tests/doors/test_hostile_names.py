@@ -336,7 +336,17 @@ def test_an_answer_in_a_pipe(room: Room, piped: Piped) -> None:
 #: What shows a room to an agent in its shell. `session show` is like `session list`.
 LOOKS = [
     *("peek --agent bob --limit 500", "peek --state claimed", "peek --state dead", "dead", "status", "agents"),
-    *("mailboxes", "receipt ID", "show ID", "log --all", "agent list", "group list", "reserve", "top --once"),
+    *(
+        "mailboxes",
+        "receipt ID",
+        "show ID",
+        "thread ID",
+        "log --all",
+        "agent list",
+        "group list",
+        "reserve",
+        "top --once",
+    ),
     *("board list", "board list --tree", "board", "board claim --as bob"),
     "sql SELECT*FROM\u2423messages",
 ]

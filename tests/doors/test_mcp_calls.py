@@ -269,6 +269,29 @@ def test_a_message_goes_to_several_and_to_a_group(url: str) -> None:
     run(main())
 
 
+def test_the_inbox_shows_a_whole_conversation_but_others_mail(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, eve = tools_of(room, "ada", "bob", "eve")
+            for name in ("ada", "bob", "cy"):
+                await room.agent(name, transient=True)
+            sent = await ada("send", to="bob", body="ready?")
+            (question,) = await bob.mail()
+            aside = await bob("send", to="cy", body="is it?")
+            await bob("reply", id=question["id"], body="yes")
+            (answer,) = await ada.mail()
+
+            seen = await ada("inbox", id=answer["id"], thread=True)
+            assert [inside(each["body"]) for each in seen["messages"]] == ["ready?", "yes"]
+            seen = await bob("inbox", id=aside["id"], thread=True, limit=2)
+            assert ([inside(each["body"]) for each in seen["messages"]], seen["more"]) == (["is it?", "yes"], 1)
+            assert "no message" in await eve.fails("inbox", id=sent["id"], thread=True)
+            assert "name a message of the conversation" in await ada.fails("inbox", thread=True)
+            assert await states(room) == {"answered": 1, "claimed": 1, "stored": 1}
+
+    run(main())
+
+
 def test_a_call_to_several_that_is_cancelled_leaves_nobody_waiting(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

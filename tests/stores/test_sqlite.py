@@ -154,6 +154,38 @@ def test_what_is_claimed_is_found_without_reading_everything(store, folder, fiel
         asked.clear()
 
 
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+@pytest.mark.parametrize("link", ["chain_id", "correlation_id", "answer_to"])
+def test_the_links_of_a_thread_are_found_without_reading_everything(store, folder, link, order, monkeypatch):
+    """In a room of a million messages a thread is a few searches in indexes, with or without statistics."""
+    (first,) = store.put([draft()])
+    store.put([draft(**{link: first}) for _ in range(3)] + [draft() for _ in range(300)])
+    asked = []
+    select = store._file.select
+
+    def spy(sql, bindings):
+        asked.append((sql, bindings))
+        return select(sql, bindings)
+
+    monkeypatch.setattr(store._file, "select", spy)
+    for gathered in (False, True):
+        if gathered:
+            bare(folder).execute("ANALYZE").fetchall()
+        assert len(store.find(Query(**{link: first}, order=order)).messages) == 3
+        ((sql, bindings),) = asked
+        plan = [row[3] for row in bare(folder).execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+        assert not [step for step in plan if re.match("SCAN (mail|answer)", step)], plan
+        asked.clear()
+
+
+def test_an_answer_has_no_entry_in_the_index_of_chains(store, folder):
+    (first,) = store.put([draft()])
+    store.put([draft(chain_id=first), draft(chain_id=first, answer_to=first)])
+
+    entries = "SELECT count(*) FROM mail INDEXED BY chains WHERE chain_id IS NOT NULL AND answer_to IS NULL"
+    assert bare(folder).execute(entries).fetchall() == [(1,)]
+
+
 @pytest.mark.parametrize("name", ["insert", "take", "take_and_ack", "ack", "finish"])
 def test_no_statement_in_the_way_of_a_message_makes_a_table_in_memory(store, name):
     assert "RETURNING" not in store._file.statements[name]

@@ -374,6 +374,7 @@ class Room(Mirror[room.Room]):
     receipt = in_thread(room.Room.receipt)
     why = in_thread(room.Room.why)
     get = in_thread(room.Room.get)
+    thread = in_thread(room.Room.thread)
     peek = in_thread(room.Room.peek)
     count = in_thread(room.Room.count)
     events = in_thread(room.Room.events)

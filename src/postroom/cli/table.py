@@ -145,6 +145,13 @@ COMMANDS: Final = {
         "postroom log --since 2h --event dead --event refused --json",
         quotes=(),
     ),
+    "thread": Command(
+        "messages",
+        "show the whole conversation that a message belongs to",
+        "postroom thread @last",
+        "postroom thread ID --limit 20 --json",
+        quotes=(),
+    ),
     "receipt": Command("look", "show what became of a message", "postroom receipt ID", quotes=()),
     "dead": Command("look", "list dead letters: messages that were set aside", "postroom dead", quotes=()),
     "requeue": Command("rooms", "put dead messages back", "postroom requeue ID", "postroom requeue --all"),
@@ -329,7 +336,7 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     (
         "Looking, without changing anything",
-        ("status", "top", "web", "agents", "mailboxes", "log", "peek", "show", "receipt", "dead", "sql"),
+        ("status", "top", "web", "agents", "mailboxes", "log", "peek", "show", "thread", "receipt", "dead", "sql"),
     ),
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),

@@ -121,7 +121,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them). `visible_to` with
     `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those. `claimed_by`
     keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now. `order_key` keeps those
-    of that key, in every mailbox.
+    of that key, in every mailbox. `chain_id` keeps the messages that one message led to; an answer among them whose
+    question is no longer kept may be left out.
     """
 
     ids: tuple[str, ...] | None = None
@@ -132,6 +133,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     from_agent: str | None = None
     type: str | None = None
     correlation_id: str | None = None
+    chain_id: str | None = None
     answer_to: str | None = None
     claimed_by: str | None = None
     order_key: str | None = None

@@ -53,6 +53,7 @@ def matches(query: Query, envelope: Any, row: Any, state: Callable[[Any], State]
         and query.from_agent in (None, envelope.from_agent)
         and query.type in (None, envelope.type)
         and query.correlation_id in (None, envelope.correlation_id)
+        and query.chain_id in (None, envelope.chain_id)
         and query.answer_to in (None, envelope.answer_to)
         and query.claimed_by in (None, row.claimed_by)
         and query.order_key in (None, envelope.order_key)

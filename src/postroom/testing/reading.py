@@ -12,7 +12,7 @@ from postroom.core.states import State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import Query
 
-from .workbench import StoreBench, together
+from .workbench import NO_ID, StoreBench, together
 
 
 class Reading(StoreBench):
@@ -87,6 +87,23 @@ class Reading(StoreBench):
 
         assert "".join(names[id] for id in self.found(**query)) == expected
         assert self.store.count(Query(**query, limit=1)) == len(expected)
+
+    def test_what_a_message_led_to_is_found_answers_too(self) -> None:
+        first, other = self.send(), self.send()
+        chain = {"chain_id": first, "hop_count": 1}
+        answer = self.send("ada", sender="bob", answer_to=first, **chain)
+        next_one = self.send("cy", sender="bob", **chain)
+        late = self.send("bob", sender="cy", answer_to=next_one, **chain)
+        last = self.send("cy", sender="bob", answer_to=late, **chain)
+        self.send("cy", chain_id=other, hop_count=1)
+
+        assert self.found(chain_id=first) == [answer, next_one, late, last]
+        assert self.found(chain_id=first, order="newest") == [last, late, next_one, answer]
+        assert self.found(chain_id=first, to_agent="cy") == [next_one, last]
+        assert self.store.count(Query(chain_id=first, limit=1)) == 4
+        assert self.found(chain_id=answer) == self.found(chain_id="no id") == self.found(chain_id=NO_ID) == []
+        assert self.store.purge(Query(chain_id=first, ids=(last,))) == 1
+        assert self.found(chain_id=first) == [answer, next_one, late]
 
     def test_messages_are_found_by_the_time_they_were_sent(self) -> None:
         ids, times = [], []

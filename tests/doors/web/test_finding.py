@@ -266,6 +266,32 @@ def test_a_message_leads_to_its_thread_and_to_what_it_answers(sqlite_room: Room,
     row(page, first)
 
 
+def test_a_message_shows_the_conversation_that_it_belongs_to(sqlite_room: Room, open_page: Open) -> None:
+    ada, bob = sqlite_room.agent("ada"), sqlite_room.agent("bob")
+    first = ada.send("bob", {"text": "which <b>port</b>?"})
+    held = bob.receive(timeout_s=5)
+    second = bob.send("cy", {"text": "do you know?"}, cause=held)
+    alone = ada.send("bob", {"text": "lunch?"})
+    many(sqlite_room, 300)
+    page = open_page(f"conversation?message={second}")
+
+    turns = page.locator("#drawer .thread li")
+    turns.nth(1).wait_for()
+    assert page.locator("#drawer .thread .words").all_inner_texts() == ["which <b>port</b>?", "do you know?"]
+    assert page.locator('#drawer .thread [aria-current="true"] .words').inner_text() == "do you know?"
+    held.reply({"text": "7678"})  # it is told as it goes on
+    turns.nth(2).wait_for()
+    assert page.locator("#drawer h3", has_text="Conversation of 3 messages").is_visible()
+    assert "bob" in turns.nth(2).inner_text() and "7678" in turns.nth(2).inner_text()
+
+    turns.nth(0).get_by_role("button").click()
+    page.locator(f'#drawer[data-id="{first}"]').wait_for()
+    page.locator('#drawer .thread [aria-current="true"] .words', has_text="port").wait_for()
+    page.goto(f"{page.url.partition('#')[0]}#dead?message={alone}")
+    page.locator(f'#drawer[data-id="{alone}"]').wait_for()
+    assert page.locator("#drawer .thread").count() == 0
+
+
 def test_lanes_stand_in_the_same_order_at_every_load_and_in_the_past(sqlite_room: Room, open_page: Open) -> None:
     zoe, ada = sqlite_room.agent("zoe"), sqlite_room.agent("ada")
     zoe.send(None, {"text": "a job"}, channel="a-channel")

@@ -50,6 +50,30 @@ def show_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help=ID_HELP)
 
 
+def thread_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
+    options.listing(parser, None)
+
+
+def thread(call: Invocation) -> None:
+    """The newest part of it, where not all is wanted: that is where it goes on."""
+    found = call.room.thread(call.message_id(call.args.id))
+    shown = found[-(call.args.limit or len(found)) :]
+    if call.json:
+        output.document(
+            [message.to_dict() | {"handle": handle_of(message.id), "answer_to": message.answer_to} for message in shown]
+        )
+    else:
+        for message in shown:
+            names = output.name(message.from_agent), output.name(message.to_agent or message.channel)
+            output.say(f"{handle_of(message.id)}  {message.timestamp}  {names[0]} -> {names[1]}  {message.state}")
+            output.words_of(message)
+            for line in output.payload_lines(message.payload):
+                output.write(line)
+    output.end_words()
+    call.tell_count(len(shown), len(found))
+
+
 def show(call: Invocation) -> None:
     room = call.room
     message = room.get(call.message_id(call.args.id))

@@ -182,6 +182,8 @@ class MailCalls:
     # Reading
 
     async def _inbox(self, caller: Caller, given: tools.InboxCall, progress: Progress) -> dict[str, Any]:
+        if given.thread:
+            return await self._read_thread(caller, given)
         if given.id is not UNSET:
             return await self._read_one(caller, str(given.id), given.offset)
         channels = None if given.channels is UNSET else tuple(given.channels)
@@ -269,9 +271,26 @@ class MailCalls:
         text = shown.mail(message, Words(), seen_before=seen, offset=offset, most=shown.MAX_PART)
         return {"messages": [text], "waiting": await self.room.call(lambda room: _waiting(room, caller.agent))}
 
+    async def _read_thread(self, caller: Caller, given: tools.InboxCall) -> dict[str, Any]:
+        """The newest messages of a conversation, but those that the caller neither sent nor got."""
+        if given.id is UNSET:
+            raise InvalidMessage("id", "name a message of the conversation")
+        found = await self.room.thread(str(given.id))
+        self._must_concern(caller, next(message for message in found if message.id == given.id))
+        own = [message for message in found if self._concerns(caller, message)]
+        words = Words()
+        told = [shown.mail(m, words, seen_before=m.delivery_count > 0) for m in own[-given.limit :]]
+        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
+        more = {"more": left} if (left := len(own) - len(told)) > 0 else {}
+        return {"messages": told, "waiting": waiting, **more}
+
+    @staticmethod
+    def _concerns(caller: Caller, message: Message) -> bool:
+        return caller.agent in (message.to_agent, message.from_agent, message.claimed_by)
+
     def _must_concern(self, caller: Caller, message: Message) -> None:
         """Others' mail is, as far as the caller can tell, not there."""
-        if caller.agent not in (message.to_agent, message.from_agent, message.claimed_by):
+        if not self._concerns(caller, message):
             self.refused(caller, f"reader of {message.id}")
             raise UnknownMessage(f"this room has no message {message.id}")
 

@@ -47,6 +47,7 @@ class InboxCall(msgspec.Struct, forbid_unknown_fields=True):
     channels: list[str] | UnsetType = UNSET
     id: Annotated[str, Meta(description="Read only this message.")] | UnsetType = UNSET
     offset: Annotated[int, Meta(ge=0, description="With id: continue from `more`.")] = 0
+    thread: Annotated[bool, Meta(description="With id: its whole conversation.")] = False
 
 
 class Ack(msgspec.Struct, forbid_unknown_fields=True):

@@ -28,6 +28,8 @@ MAX_EVENTS: Final = 1000
 MAX_IDS: Final = 200
 #: Of a payload, so many characters are shown at a time.
 PAYLOAD_PIECE: Final = 64 * 1024
+#: Of a conversation, so many messages are shown beside one of them: the newest.
+MAX_TURNS: Final = 100
 #: Of messages that wait, so many are asked whether somebody was notified.
 _MAX_ASKED: Final = 200
 
@@ -112,13 +114,14 @@ class RoomReading:
     # One message
 
     def message(self, id: str) -> Data:
-        """A message with its ledger, its attempts, its question and its answer."""
+        """A message with its ledger, its attempts, its question, its answer and its conversation."""
         room = self._room
         receipt = room.receipt(id)
         message = receipt.message
         text = readable(message.payload, indent=2)
         answers = room.store.find(Query(answer_to=id, limit=10)).messages
         question = None if message.answer_to is None else room.store.get(message.answer_to)
+        thread = room.thread(id)
         envelope = message.to_dict()
         del envelope["payload"]
         return {
@@ -133,6 +136,7 @@ class RoomReading:
             "attempts": [attempt._asdict() for attempt in attempts_of(message)],
             "question": None if question is None else line_of(question),
             "answers": [line_of(answer) for answer in answers],
+            "thread": {"count": len(thread), "lines": [line_of(each) for each in thread[-MAX_TURNS:]]},
             "lease_until_ms": message.lease_until_ms,
             "due_ms": message.due_ms,
             "max_deliveries": message.max_deliveries,

@@ -75,6 +75,9 @@ def search(room: Room, wanted: Mapping[str, str], limit: int, cursor: int | None
     """One step through the room from a cursor; `more` are other parts of the query (its order, moments, ids)."""
     ends_ns = room.clock.steady_ns() + round(STEP_S * 1e9)
     # without a wish, all of a page is wanted: a whole page of hits and no more
+    if wanted.get("thread"):  # a few searches, where the room would be gone through
+        led_to = room.store.find_all(Query(chain_id=wanted["thread"], limit=_PAGE))
+        more["ids"] = (wanted["thread"], *(message.id for message in led_to))
     query = _query(wanted, limit=_PAGE if wanted else limit, **more)
     found: list[Message] = []
     searched, reached_ms = 0, None

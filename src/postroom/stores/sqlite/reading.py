@@ -99,7 +99,8 @@ class RowReading:
         """The condition of a query as SQL and its bindings; `:now` and `:limit` are the caller's."""
         answer_to = None if query.answer_to is None else self._steps.key(query.answer_to)
         keys = None if query.ids is None else _to_json(list(map(self._steps.key, query.ids))).decode()
-        return where(query, self._file.statements, answer_to, keys)
+        chain = None if query.chain_id is None else self._steps.key(query.chain_id)
+        return where(query, self._file.statements, answer_to, keys, chain)
 
     def _in_claim_order(self, query: Query, moment: StepTime, gone: Iterable[int]) -> list[Row]:
         """What a receiver would get, best first: from the indexes that claims use, where the query allows it."""

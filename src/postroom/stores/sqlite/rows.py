@@ -207,9 +207,12 @@ _COMPARED: Final = {
 
 
 def where(
-    query: Query, statements: Mapping[str, str], answer_to: int | None, keys: str | None
+    query: Query, statements: Mapping[str, str], answer_to: int | None, keys: str | None, chain: int | None
 ) -> tuple[str, dict[str, Any]]:
-    """The condition of a query as SQL, and its bindings but for `:now`; `keys` are those of `query.ids`, as JSON."""
+    """The condition of a query as SQL, and its bindings but for `:now`; `keys` are those of `query.ids`, as JSON.
+
+    `answer_to` and `chain` are the keys of the messages that the query names.
+    """
     parts = _states_part(query, statements)
     values = {name: getattr(query, name) for name in _COMPARED if getattr(query, name) is not None}
     parts += [_COMPARED[name] for name in values]
@@ -224,6 +227,9 @@ def where(
     if query.answer_to is not None:
         parts.append("answer_to = :answer_to")
         values["answer_to"] = answer_to
+    if query.chain_id is not None:
+        parts.append(f"key IN ({statements['in_chain']}) AND chain_id = :chain_id")
+        values |= {"chain_id": query.chain_id, "chain": chain}
     if keys is not None:
         parts.append("key IN (SELECT value FROM json_each(:keys))")
         values["keys"] = keys

@@ -86,6 +86,8 @@ CREATE INDEX changed ON {mail} (change, state, claimed_by)                -- ser
 CREATE INDEX dead ON {mail} (key) WHERE state = 6;                        -- serves: dead letters
 CREATE INDEX waiting ON {mail} (waiter, state) WHERE waiter IS NOT NULL;  -- serves: waiting askers, dead askers
 CREATE INDEX answers ON {mail} (answer_to) WHERE answer_to IS NOT NULL;   -- serves: the answer to a question
+CREATE INDEX chains ON {mail} (chain_id)                                  -- serves: the messages of a thread; not its answers, so
+    WHERE chain_id IS NOT NULL AND answer_to IS NULL;                     -- that an answer costs no entry more (in_chain)
 CREATE INDEX correlations ON {mail} (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX ordered ON {mail} (order_key, channel, to_agent)            -- serves: before, next_of_key; keys come for free behind
     WHERE {in_order};
@@ -364,6 +366,13 @@ RETURNING to_agent
 
 -- name: found
 SELECT {columns} FROM {mail}
+
+-- name: in_chain
+-- What a message led to. Answers stand in no index of chains: they are found by what they answer.
+WITH RECURSIVE chain (key) AS (
+    SELECT :chain UNION SELECT key FROM {mail} INDEXED BY chains WHERE chain_id = :chain_id AND answer_to IS NULL
+    UNION SELECT answer.key FROM chain CROSS JOIN {mail} AS answer INDEXED BY answers ON answer.answer_to = chain.key)
+SELECT key FROM chain
 
 -- name: count_found
 SELECT count(*) FROM {mail}

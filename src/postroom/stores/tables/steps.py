@@ -277,6 +277,8 @@ def matching(room: Tables, query: Query, cursor: int | None, gone: Container[str
     check_word("order", query.order, contract.ORDERS)
     if query.answer_to is not None:
         keys = room.answers.get(query.answer_to, [])
+    elif query.chain_id is not None:
+        keys = room.chains.get(query.chain_id, [])
     elif query.correlation_id is not None:
         keys = room.correlated.get(query.correlation_id, [])
     else:

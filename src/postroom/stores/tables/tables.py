@@ -81,6 +81,7 @@ class Tables:
         self.owners: defaultdict[str, set[int]] = defaultdict(set)  # process -> what it has claimed
         self.waits: defaultdict[str, set[int]] = defaultdict(set)  # process -> questions and answers it waits for
         self.answers: defaultdict[str, list[int]] = defaultdict(list)  # a question's id -> its answers
+        self.chains: defaultdict[str, list[int]] = defaultdict(list)  # a message's id -> those that it led to
         self.correlated: defaultdict[str, list[int]] = defaultdict(list)
         self.sent: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # (sender, idempotency key) -> messages
         # (recipient or nobody, channel, order key) -> what has not ended, in order: all but the first are BLOCKED
@@ -183,6 +184,8 @@ class Tables:
     def _indexes(self, draft: Draft) -> Iterator[tuple[dict[Any, list[int]], object]]:
         if draft.answer_to is not None:
             yield self.answers, draft.answer_to
+        if draft.chain_id is not None:
+            yield self.chains, draft.chain_id
         if draft.correlation_id is not None:
             yield self.correlated, draft.correlation_id
         if draft.idempotency_key is not None:

@@ -3,7 +3,7 @@ import { byId, el, icon, lookChip } from "./dom.js";
 import { get, post } from "./api.js";
 import { confirm, compose, toast } from "./dialogs.js";
 import { linkTo } from "./place.js";
-import { count, dayAndClock, now, plain, say, shortened, span } from "./text.js";
+import { clock, count, dayAndClock, now, plain, say, shortened, span } from "./text.js";
 
 const AGAIN_MS = 250; // a message that changes often is fetched this often
 
@@ -30,7 +30,7 @@ export class Detail {
 
   /** These messages changed: if the open one is among them, it is fetched anew. */
   changed(lines) {
-    if (this.id && !this.waiting && lines.some((line) => line.id === this.id || line.answer_to === this.id)) {
+    if (this.id && !this.waiting && lines.some((line) => line.id === this.id || line.answer_to === this.id || (line.chain_id ?? line.id) === this.chain)) {
       this.waiting = setTimeout(() => {
         this.waiting = 0;
         this.load();
@@ -52,6 +52,7 @@ export class Detail {
 
   show(data) {
     const { envelope, line } = data;
+    this.chain = envelope.chain_id ?? envelope.id;
     const other = this.drawer.dataset.id !== envelope.id;
     const scrolled = this.drawer.scrollTop;
     this.drawer.dataset.id = envelope.id;
@@ -62,6 +63,7 @@ export class Detail {
       this.waits(data),
       this.payload(data),
       this.kin(data),
+      this.thread(data),
       el("h3", null, "Ledger"),
       el("ol.steps", null, ...data.ledger.map((entry) => this.step(entry))),
       this.attempts(data),
@@ -113,6 +115,23 @@ export class Detail {
     const links = [...(question ? [link(question, "answers")] : []), ...answers.map((line) => link(line, "answered by"))];
     const thread = el("a", { href: linkTo("conversation", { thread: envelope.chain_id ?? envelope.id, message: envelope.id }) }, "Show the whole thread");
     return el("div.kin", null, links.length ? el("h3", null, "Question and answer") : "", ...links, thread);
+  }
+
+  /** The conversation that it belongs to, as it was said; this message is marked. */
+  thread({ thread, envelope }) {
+    if (thread.count < 2) return null;
+    const left = thread.count - thread.lines.length;
+    const said = (line) => {
+      const here = line.id === envelope.id;
+      const to = line.to_agent ?? `# ${line.channel}`;
+      return el(here ? "li.here" : "li", { "aria-current": here && "true" },
+        el("button.turn", { title: "Show this message", onclick: () => this.onReveal(line) },
+          el("span.who", null, el("b", { said: line.from_agent }), " → ", el("span", { said: to }), " ", el("time", { title: dayAndClock(line.sent_ms) }, clock(line.sent_ms)), lookChip(line.look)),
+          el("span.words", { saidLines: line.text ?? "" })));
+    };
+    return el("div", null, el("h3", null, `Conversation of ${count(thread.count)} messages`),
+      left > 0 && el("p.soft", null, `The latest ${count(thread.lines.length)} are shown.`),
+      el("ol.thread", { "aria-label": "Conversation" }, ...thread.lines.map(said)));
   }
 
   step({ event, time, agent, detail }) {
