@@ -363,11 +363,23 @@ _MAIL = (
     ),
     Mutant(
         "mail/questions.py", "a peer's last answer is not looked for",
-        "                delivery = self._look()  # its last act may have been to answer\n", "",
+        "        delivery = self.look()\n", "        delivery = None\n",
     ),
     Mutant(
         "mail/questions.py", "an asker is not told that its peer is gone",
         "        return running is False and (self._peer_ran or self._timeout_s is None)", "        return False",
+    ),
+    Mutant(
+        "mail/answers.py", "those that are not needed any more are still waited for",
+        "self._gateway.question_ends(*self._open, abandon=True)", "self._gateway.question_ends(*self._open, abandon=False)",
+    ),
+    Mutant(
+        "mail/answers.py", "of several, one that is gone is waited for until the end",
+        "        if hinted or came:\n            return came\n", "        if came is not None:\n            return came\n",
+    ),
+    Mutant(
+        "mail/answers.py", "what came while the last answers were looked at is not taken",
+        "                if not came:  #", "                if True:  #",
     ),
     Mutant(
         "mail/presence.py", "the good-bye is lost",

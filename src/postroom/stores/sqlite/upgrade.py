@@ -37,7 +37,8 @@ STEPS: Final[dict[int, str]] = {
     2: """ALTER TABLE {mail} ADD COLUMN order_key TEXT;
         ALTER TABLE {mail} ADD COLUMN replaces INTEGER;
         CREATE INDEX ordered ON {mail} (order_key, channel, to_agent)
-            WHERE order_key IS NOT NULL AND state IN (0, 1, 7, 9);""",
+            WHERE order_key IS NOT NULL AND state IN (0, 1, 7, 9);
+        CREATE INDEX chains ON {mail} (chain_id) WHERE chain_id IS NOT NULL AND answer_to IS NULL;""",
 }
 REFUSAL: Final = "this room was upgraded by a newer Postroom; restart this program with it"
 _MOVED: Final = ("mail", "cells")
