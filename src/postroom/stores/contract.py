@@ -492,6 +492,16 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        """Store messages and write a cell in one step, if the cell's version is `expect`: one that was read, never ANY.
+
+        After: the messages are stored as by `put`, and the cell has the value, as by `cell_write`. Returns their ids. A
+        stale version gives None, and nothing changed: of several processes that do this for the same version, one stores
+        its messages, also when another stood still for hours in between.
+        Raises what `put` and `cell_write` raise: then neither is done.
+        """
+
+    @abstractmethod
     def cell_scan(self, prefix: str) -> list[Cell]:
         """All cells whose names begin so, in the order of their names."""
 

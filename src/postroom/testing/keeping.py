@@ -12,7 +12,7 @@ import pytest
 
 from postroom.core.config import Config
 from postroom.core.states import State
-from postroom.errors import RoomClosed
+from postroom.errors import InvalidMessage, RoomClosed
 from postroom.stores.cells import DELETE, update
 from postroom.stores.contract import ANY, Cell, Query, Store, Ticket, Want
 
@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "subscriptions": lambda store: store.subscriptions(),
     "cell_read": lambda store: store.cell_read("a"),
     "cell_write": lambda store: store.cell_write("a", 1),
+    "put_with_cell": lambda store: store.put_with_cell([], "a", 1, 1),
     "cell_scan": lambda store: store.cell_scan(""),
     "listen": lambda store: store.listen(["to:bob"]),
     "sweep": lambda store: store.sweep(),
@@ -97,6 +98,59 @@ class Keeping(StoreBench):
         assert self.store.cell_write("a", None) == 0
         assert self.store.cell_write("a", 2, expect=version) is None
         assert self.store.cell_write("a", 2, expect=0) is not None
+
+    def test_messages_are_stored_with_a_cell_only_over_the_version_that_is_expected(self) -> None:
+        first = self.store.cell_write("a/b", 1)
+        assert first is not None
+        assert self.store.put_with_cell([self.draft()], "a/b", 2, first + 1) is None
+        assert self.store.put_with_cell([self.draft()], "a/c", 2, first) is None
+        assert self.store.find(Query()).messages == []
+
+        ids = self.store.put_with_cell([self.draft(text=1), self.draft(text=2)], "a/b", 2, first)
+
+        assert ids is not None
+        assert [(m.id, m.payload["text"]) for m in self.store.find(Query()).messages] == list(
+            zip(ids, (1, 2), strict=True)
+        )
+        cell = self.store.cell_read("a/b")
+        assert cell is not None and cell.value == 2 and cell.version != first
+        assert self.store.put_with_cell([self.draft()], "a/b", 3, first) is None
+        assert self.store.put_with_cell([], "a/b", 3, cell.version) == []
+        assert self.cell_value("a/b") == 3
+        assert len(self.store.find(Query()).messages) == 2
+
+    def test_a_late_writer_stores_nothing_though_what_the_first_stored_is_forgotten(self) -> None:
+        version = self.store.cell_write("a/b", 1)
+        assert version is not None
+        ids = self.store.put_with_cell([self.draft()], "a/b", 2, version)
+        assert ids is not None
+        self.store.purge(Query(ids=tuple(ids)))
+
+        assert self.store.put_with_cell([self.draft()], "a/b", 2, version) is None
+
+        assert self.store.find(Query()).messages == []
+
+    def test_a_refused_message_leaves_the_cell_that_came_with_it_as_it_was(self) -> None:
+        self.store.put([self.draft(idempotency_key="k")])
+        version = self.store.cell_write("a", 1)
+        assert version is not None
+
+        with pytest.raises(InvalidMessage):
+            self.store.put_with_cell([self.draft(), self.draft(text="another", idempotency_key="k")], "a", 2, version)
+
+        assert self.store.cell_read("a") == Cell("a", version, 1)
+        assert len(self.store.find(Query()).messages) == 1
+
+    def test_of_many_that_store_with_the_same_version_of_a_cell_one_does(self) -> None:
+        version = self.store.cell_write("a", 0)
+        assert version is not None
+
+        ends = together(*(partial(self.store.put_with_cell, [self.draft(text=n)], "a", n, version) for n in range(4)))
+
+        (stored,) = [end for end in ends if end is not None]
+        (message,) = self.store.find(Query()).messages
+        assert stored == [message.id]
+        assert self.cell_value("a") == message.payload["text"]
 
     def test_a_version_never_comes_back(self) -> None:
         versions = []

@@ -66,6 +66,15 @@ class Waking(StoreBench):
 
             assert waiter.wait(HINT_S) is True
 
+    @pytest.mark.parametrize("topic", [topic_to("bob"), topic_cells("agent"), FEED])
+    def test_who_waits_for_mail_or_a_cell_is_woken_by_what_is_stored_with_a_cell(self, topic: str) -> None:
+        version = self.store.cell_write("agent/eve", 1)
+        assert version is not None
+        with self.store.listen([topic]) as waiter:
+            assert self.store.put_with_cell([self.draft("bob")], "agent/eve", 2, version)
+
+            assert waiter.wait(HINT_S) is True
+
     def test_a_heartbeat_wakes_nobody(self) -> None:
         ticket = self.held()
         rooms = [self.store, self.open_again(clock=SYSTEM)] if self.store.shared else [self.store]

@@ -388,6 +388,10 @@ class FilesStore(TableStore):
             return settled
         return settled._replace(claimed=self._really_ours(settled.claimed))
 
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        with self._files_for(drafts):
+            return super().put_with_cell(drafts, name, value, expect)
+
     def _really_ours(self, claimed: Claimed) -> Claimed:
         """Without what somebody took by hand in the same moment."""
         lost = self._commits.lost

@@ -53,13 +53,9 @@ def cell_scan(room: NatsRoom, prefix: str) -> list[Cell]:
 
 def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int | None:
     """Write a cell where its version is the expected one; its new version."""
-    faults: list[Fault] = []
-    text = payload_text(value, faults)
-    raise_faults(faults)
     write = room.moment().write
     subject = cell_subject(name)
-    data = b"" if value is None else msgspec.json.encode(CellDoc(name, msgspec.Raw(text.encode()), write))
-    room.lives.beat_if_named(data)
+    data = cell_data(room, name, value, write)
     ttl_s = TOMBSTONE_S if value is None else 0
     expected: int | None = None if expect == ANY else expect
     name_of_write = room.wire.new_name() if expect == ANY or value is None else ""
@@ -80,6 +76,16 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
             expected = 0 if found is None else found.seq  # it was deleted: its tombstone may be replaced
             continue
         return 0 if value is None else seq
+
+
+def cell_data(room: NatsRoom, name: str, value: Any, write: str) -> bytes:
+    """A cell as it is written; nothing for one that is deleted. InvalidMessage for what is not JSON."""
+    faults: list[Fault] = []
+    text = payload_text(value, faults)
+    raise_faults(faults)
+    data = b"" if value is None else msgspec.json.encode(CellDoc(name, msgspec.Raw(text.encode()), write))
+    room.lives.beat_if_named(data)
+    return data
 
 
 # Subscriptions: one document for each channel, which several change

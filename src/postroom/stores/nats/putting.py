@@ -13,11 +13,12 @@ from postroom.core.message import Draft
 from postroom.core.states import State
 from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
 
-from .cells import subscribers
+from .cells import cell_data, cell_read, cell_write, subscribers
 from .entries import (
     Entry,
     Kept,
     WriteTime,
+    cell_subject,
     first_entry,
     line_of,
     line_subject,
@@ -197,6 +198,29 @@ def _put(room: NatsRoom, drafts: Sequence[Draft], repeats: Sequence[DraftWrites 
         except OutcomeUnknown as error:
             room.unsure.remember(plan.parts)
             raise OutcomeUnknown(str(error), plan.ids) from None
+        return plan.ids
+
+
+def put_with_cell(room: NatsRoom, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+    """Store messages and write a cell where its version is the expected one, in one step; None where it is not."""
+    room.reserve.check()
+    write: str | None = None
+    while True:
+        moment = room.moment(write)
+        write = moment.write
+        data = cell_data(room, name, value, write)
+        plan = WritePlan(room, moment, {})
+        plan.add(drafts)
+        if not plan.writes:  # nothing is new: the cell alone is written
+            return None if cell_write(room, name, value, expect) is None else plan.ids
+        writes = [*plan.writes, Write(cell_subject(name), data, expect)]
+        try:
+            room.commit(writes, write, is_send=True)
+        except Changed:  # the cell has, or an id was taken
+            cell = cell_read(room, name)
+            if cell is None or cell.version != expect:
+                return None
+            continue
         return plan.ids
 
 

@@ -128,6 +128,7 @@ class NatsStore(contract.Store):
     # The methods of the contract, each a function of the room
 
     put = in_step(putting.put)
+    put_with_cell = in_step(putting.put_with_cell)
     subscribe = in_step(cells.subscribe)
     unsubscribe = in_step(cells.unsubscribe)
     subscriptions = in_step(cells.subscriptions)

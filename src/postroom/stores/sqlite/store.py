@@ -466,25 +466,39 @@ class SqliteStore(Store):
 
     @whole
     def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
-        faults: list[Fault] = []
-        text = payload_text(value, faults)
-        if faults:
-            raise InvalidMessage(faults)
+        text = _cell_text(value)
         with self._steps.step() as moment:
             rows = self._file.execute("cell_read", (name,))
             if expect not in (ANY, rows[0][1] if rows else 0):
                 return None
             moment.everyone = {topic_cells(name)}  # and not the feed, which is of messages
-            number = self._file.numbers.tick()
-            if value is None:
-                for (last,) in self._file.execute("cell_delete", (name,)):
-                    self._file.execute("raise_cell_floor", (last + 1,))
-                version = 0
-            else:
-                number = max(number, self._file.execute("cell_floor")[0][0])
-                version = self._file.execute("cell_put", (name, number, text))[0][0]
+            version = self._write_cell(name, None if value is None else text)
         if version:
             self._last_cell = (name, version)
+        return version
+
+    @whole
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        text = _cell_text(value)
+        with self._steps.step() as moment:
+            rows = self._file.execute("cell_read", (name,))
+            if not rows or rows[0][1] != expect:
+                return None
+            ids = self._put_all(drafts, moment)
+            moment.everyone.add(topic_cells(name))
+            version = self._write_cell(name, text)
+        self._last_cell = (name, version)
+        return ids
+
+    def _write_cell(self, name: str, text: str | None) -> int:
+        """Its new version; 0 after a delete."""
+        number = self._file.numbers.tick()
+        if text is None:
+            for (last,) in self._file.execute("cell_delete", (name,)):
+                self._file.execute("raise_cell_floor", (last + 1,))
+            return 0
+        number = max(number, self._file.execute("cell_floor")[0][0])
+        version: int = self._file.execute("cell_put", (name, number, text))[0][0]
         return version
 
     # Processes, the file
@@ -547,6 +561,15 @@ def _hang_bells(folder: Path, clock: Clock) -> tuple[Bells | None, str]:
         return Bells(folder, clock), ""
     except NoBells as why:
         return None, f"{WATCHING} ({why})"
+
+
+def _cell_text(value: Any) -> str:
+    """A cell's value as JSON text; InvalidMessage for one that has none."""
+    faults: list[Fault] = []
+    text = payload_text(value, faults)
+    if faults:
+        raise InvalidMessage(faults)
+    return text
 
 
 def _needs_a_look(draft: Draft) -> bool:

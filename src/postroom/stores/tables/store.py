@@ -302,6 +302,18 @@ class TableStore(contract.Store):
             return room.set_cell(name, None if value is None else text)
 
     @whole
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        faults: list[Fault] = []
+        text = payload_text(value, faults)
+        raise_faults(faults)
+        with self.step() as room:
+            if room.cells.get(name, (0, ""))[0] != expect:
+                return None
+            ids = steps.put(room, drafts)
+            room.set_cell(name, text)
+            return ids
+
+    @whole
     def cell_scan(self, prefix: str) -> list[Cell]:
         with self.reading() as room:
             found = sorted((name, *cell) for name, cell in room.cells.items() if name.startswith(prefix))

@@ -253,6 +253,20 @@ class SimulatedStore(contract.Store):
         self._end()
         return version
 
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        self._begin("put with cell", writes=True)
+        before = self._hints_at(drafts)
+        with self._world.break_write(self._process):
+            ids = self._do("put_with_cell", self._inner.put_with_cell, drafts, name, value, expect)
+        cell = None if ids is None else self._inner.cell_read(name)
+        if ids is not None:
+            self._judge.put(self._process, drafts, ids)
+        self._judge.cell_written(self._process, name, value, expect, None if cell is None else cell.version)
+        for topic, hints in before.items() if ids is not None else ():
+            self._judge.hinted_alone(topic, hints)
+        self._end()
+        return ids
+
     def cell_scan(self, prefix: str) -> list[Cell]:
         return self._read("scan cells", self._inner.cell_scan, prefix)
 
