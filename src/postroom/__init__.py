@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .mail.presence import AgentInfo
     from .mail.receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .mail.received import Received
+    from .mail.schedule import Schedule
     from .pools import decide as coordinate
     from .pools.coordinator import Coordinator
     from .pools.decide import Decision
@@ -74,7 +75,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     # rooms and those in them
     "open", "Room", "Agent", "Message", "MessageWithLedger", "Received", "Answers", "Groups", "Config", "ManualClock", "aio",
     # what a room tells
-    "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
+    "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "Schedule", "State",
     # mailboxes by name, and workers that fail together
     "Session", "Mailroom", "Mailbox", "worker", "Worker", "WorkerCall", "Failure",
     # tasks and files
@@ -110,6 +111,7 @@ _HOMES: Final = {
     "core.clock": ("ManualClock",),
     "mail.receipts": ("Receipt", "Event", "DeadLetter", "Attempt", "Wait"),
     "mail.presence": ("AgentInfo",),
+    "mail.schedule": ("Schedule",),
     "core.states": ("State",),
     "sessions.session": ("Session",),
     "sessions.record": ("Failure",),

@@ -29,7 +29,7 @@ from postroom.core.config import (
     search_places,
 )
 from postroom.core.events import Hooks
-from postroom.core.message import Message, MessageWithLedger
+from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, Message, MessageWithLedger
 from postroom.core.states import FINISHED, OPEN, State, states_named
 from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
@@ -38,6 +38,7 @@ from postroom.mail.groups import Groups
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
 from postroom.mail.received import check_names, check_timeout, listed
+from postroom.mail.ticker import Ticker
 from postroom.sessions import session as sessions
 from postroom.stores.contract import FEED, Change, MailboxFigures, Query, Stats, Store
 
@@ -52,6 +53,7 @@ from .errors import (
     UnknownMessage,
 )
 from .mail import attachments, presence, reasons, receipts, replaying, searching, threads, tokens
+from .mail import schedule as timetable
 from .stores import open_store
 
 T = TypeVar("T")
@@ -72,9 +74,11 @@ class Room:
         self.folder: Path | None = room_folder(url)
         self._gateway = gateway
         self._upkeep = Upkeep(self._gateway, self.folder)
+        self._ticker = Ticker(self._gateway)
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._parts: dict[Callable[[Gateway], Any], Any] = {}
+        self._ticker.look()
 
     @property
     def store(self) -> Store:
@@ -200,6 +204,49 @@ class Room:
             part = self._parts.get(kind) or kind(self._gateway)
             made: T = self._parts.setdefault(kind, part)  # a signal's handler may have made one meanwhile
             return made
+
+    # Schedules
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        every_s: float | None = None,
+        cron: str | None = None,
+        to: str | None = None,
+        channel: str = DEFAULT_CHANNEL,
+        payload: dict[str, Any] | None = None,
+        type: str = "tick",
+        zone: str = "UTC",
+        missed: str = "one",
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        by: str = "schedule",
+    ) -> timetable.Schedule:
+        """Send a message every so often, or at the times of a cron expression ("0 9 * * 1-5") in a time zone.
+
+        One message for each tick, however many processes have the room open; any of them sends it. `missed` says what
+        becomes of ticks that nobody could send in time: "skip" (none of them), "one" (one message for all of them) or
+        "all" (each; of more than 1,000 the latest). Its `correlation_id` is the schedule's name and the tick's time.
+        `by` is the sender, to whom answers go.
+
+        Idempotent: a schedule of that name that is just as asked for goes on; any other is replaced, and counts from now.
+        Raises InvalidMessage that names everything that is wrong: then nothing has changed.
+        """
+        definition = {
+            "every_ms": timetable.every_ms(every_s), "cron": cron, "zone": zone, "missed": missed, "to": to,
+            "channel": channel, "type": type, "payload": {} if payload is None else payload, "priority": priority,
+            "ttl_s": ttl_s, "by": by,
+        }  # fmt: skip
+        return self._ticker.add(name, definition)
+
+    def unschedule(self, name: str) -> bool:
+        """Take a schedule away. What it has sent stays. Returns whether there was one."""
+        return self._ticker.remove(name)
+
+    def schedules(self) -> list[timetable.Schedule]:
+        """The room's schedules, in the order of their names, each with its next and its last tick."""
+        return self._ticker.all()
 
     # Looking, which changes nothing
 

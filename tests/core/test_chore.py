@@ -250,3 +250,22 @@ def test_it_keeps_no_program_from_ending() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_step_that_takes_the_nudge_of_the_end_ends_all_the_same(make) -> None:
+    lasting = threading.Event()
+
+    def step() -> float:
+        lasting.set()
+        while not chore.wait(None):
+            chore.clear()
+        chore.clear()
+        return 1000.0
+
+    chore = make(step, ManualClock(), first_s=0)
+    chore.start()
+    assert lasting.wait(PATIENCE_S)
+
+    chore.close(PATIENCE_S)
+
+    assert not chore.is_alive()

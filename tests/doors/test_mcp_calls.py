@@ -15,7 +15,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from tests.support.in_loop import PATIENCE_S, run, states, until, waiting
 
-from postroom import aio
+from postroom import ManualClock, aio
 from postroom.doors.mcp import calls, server, shown
 from postroom.doors.mcp.shown import MAX_BODY
 from postroom.mail import tokens
@@ -398,6 +398,24 @@ def test_somebody_never_seen_is_refused_with_the_near_names(url: str) -> None:
             assert (await ada("send", to="worker-2", body="y"))["recipient_known"] is False  # mail waits there already
             assert "no agent called 'worker-2'" in await ada.fails("ask", to="worker-2", body="x")
             assert (await ada("send", to="*", body="x", channel="jobs"))["recipient_known"] is True
+
+    run(main())
+
+
+def test_a_delay_is_a_reminder_to_oneself(url: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock) as room:
+            (ada,) = tools_of(room, "ada")
+            sent = await ada("send", to="ada", body="look at the build", delay_s=1800)
+            assert await ada.mail() == []
+            clock.advance(1800)
+
+            (got,) = await ada.mail()
+
+            assert (got["id"], got["from"]) == (sent["id"], "ada")
+            assert "delay_s: " in await ada.fails("send", to="ada", body="x", delay_s=-1)
+            assert "delay_s: must be 0 to" in await ada.fails("send", to="ada", body="x", delay_s=1e300)
 
     run(main())
 

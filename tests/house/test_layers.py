@@ -44,6 +44,7 @@ EXCEPTIONS = {
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite", "cli.bench.filling", "testing.simulation.vfs"),
+    "cronsim": ("mail.cron",),
     "msgspec": ("core", "stores", "mail", "pools", "inference", "testing", "doors", "cli"),
     "mcp": ("doors.mcp.server",),
     "anyio": ("doors.mcp.server",),

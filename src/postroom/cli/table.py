@@ -122,6 +122,15 @@ COMMANDS: Final = {
         "mail", "get a copy of all that is published to a channel", "postroom subscribe news --as bob"
     ),
     "unsubscribe": Command("mail", "stop getting copies", "postroom unsubscribe news --as bob"),
+    "schedule": Command(
+        "schedule",
+        "send messages by the clock: add, list, remove",
+        "postroom schedule add stand-up 'stand-up!' --cron '0 9 * * 1-5' --zone Europe/Berlin --to bob --new",
+        "postroom schedule add sweep --every 10m --channel chores --missed skip",
+        "postroom schedule list",
+        "postroom schedule remove sweep",
+        quotes=("list",),
+    ),
     "peek": Command(
         "look",
         "look at and search messages, without taking any",
@@ -329,7 +338,7 @@ GROUPS: Final = (
         "Mail",
         (
             *("send", "receive", "ack", "retry", "reply", "refuse", "extend", "withdraw"),
-            *("ask", "listen", "attach", "artifact"),
+            *("ask", "listen", "schedule", "attach", "artifact"),
         ),
     ),
     ("Channels and groups", ("publish", "subscribe", "unsubscribe", "group")),
@@ -362,6 +371,7 @@ MEANT: Final = {
     **dict.fromkeys(("poll", "take", "claim"), "receive"),
     **dict.fromkeys(("resend", "redeliver"), "replay"),
     **dict.fromkeys(("tasks", "task", "todo"), "board list"),
+    **dict.fromkeys(("cron", "remind", "every", "schedules"), "schedule add"),
     **dict.fromkeys(("upload", "file"), "attach"),
     **dict.fromkeys(("download", "fetch"), "artifact get"),
     **dict.fromkeys(("queues", "queue"), "mailboxes"),

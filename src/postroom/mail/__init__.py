@@ -8,6 +8,7 @@ from postroom.core.system.startup import deferring
 __getattr__ = deferring(
     __name__,
     "attachments",
+    "cron",
     "handles",
     "history",
     "questions",
@@ -16,6 +17,7 @@ __getattr__ = deferring(
     "receipts",
     "receiving",
     "replaying",
+    "schedule",
     "searching",
     "serving",
     "tokens",

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import SAFETY_LOOK_S, Config
@@ -164,6 +164,8 @@ class Gateway:
         #: When somebody last used the room (the steady clock), which is when it last claimed something.
         self.now_ns = clock.steady_ns()
         self._next_look_ns = self.now_ns + _LOOK_NS
+        #: Called now and then in a thread that may wait for the store: whoever has the room open looks for schedules.
+        self.looked: Callable[[], None] = _nothing
         #: What this process has claimed and not settled, and what keeps it.
         self.leases = LeaseHeartbeat(store, clock)
         self._held = self.leases.held
@@ -207,6 +209,8 @@ class Gateway:
     def _look(self) -> None:
         self.store.check_there()  # when it raises, the next look is made by the next call: nobody gets past it any more
         self._next_look_ns = self.clock.steady_ns() + _LOOK_NS
+        if self.claims_in_callers_thread:
+            self.looked()
 
     # The way of a message
 
@@ -228,6 +232,15 @@ class Gateway:
             if any(draft.waiter is not None for draft in drafts):
                 self.abandon_later(error.ids)
             raise
+
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        """Check messages, and store them with a cell in one step; see `Store.put_with_cell`. No rate limits them."""
+        if drafts:
+            self._admit(drafts, limited=False)
+        ids = self.store.put_with_cell(drafts, name, value, expect)
+        if ids and self.hooks.listeners:
+            self.hooks.tell("after_send", drafts=drafts, ids=ids)
+        return ids
 
     def send(self, draft: Draft) -> str:
         """Store one message that goes to one mailbox. Returns its id. The last step of every sender."""
@@ -601,6 +614,10 @@ class Gateway:
             with suppress(PostroomError):
                 self.store.settle(ticket, "returned" if ticket in self.unseen else "retry", detail=CLOSED_EARLY)
         self._held.clear()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _limit(store: Store, rate_per_s: float | None, burst: int | None, clock: Clock) -> rate_limit.SenderLimit | None:

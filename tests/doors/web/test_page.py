@@ -258,6 +258,25 @@ def test_every_view_fits_a_phone(sqlite_room: Room, open_page: Open) -> None:
         assert tabs.nth(number).bounding_box()["height"] >= 36
 
 
+def test_schedules_are_shown_below_the_mailboxes_and_what_they_say_is_only_text(
+    sqlite_room: Room, open_page: Open
+) -> None:
+    evil = "<img src=x onerror=window.hacked=1>"
+    sqlite_room.schedule("stand-up", cron="0 9 * * 1-5", zone="Europe/Berlin", to="bob", payload={"text": evil})
+    sqlite_room.schedule("sweep", every_s=600, channel="chores", missed="skip")
+    page = open_page("mailboxes")
+    table = page.locator(".schedules table")
+    table.wait_for()
+
+    rows = [row.split("\t") for row in table.inner_text().splitlines()[1:]]
+    assert [row[:4] for row in rows] == [
+        ["stand-up", "0 9 * * 1-5 (Europe/Berlin)", "bob", "one"],
+        ["sweep", "every 10 min", "# chores", "skip"],
+    ]
+    assert rows[0][-1] == evil and page.evaluate("window.hacked") is None
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", rows[1][4]) and rows[1][5] == "0"
+
+
 def test_the_board_and_its_leases_are_shown_and_a_claim_is_released(sqlite_room: Room, open_page: Open) -> None:
     board(sqlite_room)
     page = open_page("board")

@@ -108,6 +108,7 @@ class MailCalls:
             type=given.type,
             channel=given.channel,
             priority=given.priority,
+            delay_s=given.delay_s,
             idempotency_key=None if given.key is UNSET else given.key,
             cause=cause,
             _lane=caller.lane,

@@ -36,6 +36,7 @@ class SendCall(msgspec.Struct, forbid_unknown_fields=True):
     new: Annotated[bool, Meta(description="Allow an agent that this room does not know.")] = False
     key: Annotated[str, Meta(description="Idempotency key: a repeat is sent once.")] | UnsetType = UNSET
     also: _Also | UnsetType = UNSET
+    delay_s: Annotated[float, Meta(ge=0, description="Deliver later: to yourself, a reminder.")] = 0
 
 
 class InboxCall(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from postroom.board.records import Book
 from postroom.board.task import DONE, READY, STATES
-from postroom.core.clock import from_iso
+from postroom.core.clock import from_iso, span_text
 from postroom.core.states import State
 from postroom.core.system.files import no_follow
 from postroom.doors.waits import in_cycles
@@ -37,6 +37,7 @@ Data = dict[str, Any]
 #: Limits of long lists; the rest is counted.
 MAX_CLAIMED: Final = 200
 MAX_BOXES: Final = 60
+MAX_SCHEDULES: Final = 100
 MAX_TASKS: Final = 200
 MAX_SESSIONS: Final = 50
 MAX_WORKERS: Final = 64
@@ -169,7 +170,23 @@ class Views:
         found.sort(key=lambda box: (-box["depth"], -box["in_per_s"], box["to_agent"] or "", box["channel"]))
         for each in found[:MAX_BOXES]:
             each["plot"] = hour.plot((each["to_agent"], each["channel"]), now_ms)._asdict()
-        return {"mailboxes": found[:MAX_BOXES], "more": max(0, len(found) - MAX_BOXES), "states": stats.states}
+        more = max(0, len(found) - MAX_BOXES)
+        return {"mailboxes": found[:MAX_BOXES], "more": more, "schedules": self._schedules(), "states": stats.states}
+
+    def _schedules(self) -> Data:
+        found = self._room.schedules()
+        shown = [
+            {
+                **{field: getattr(each, field) for field in ("name", "to", "channel", "missed", "sent")},
+                "when": f"every {span_text(round(each.every_s * 1000))}"
+                if each.every_s
+                else f"{each.cron} ({each.zone})",
+                "next_ms": None if each.next_tick is None else from_iso(each.next_tick),
+                "says": text_of(each.payload, PREVIEW),
+            }
+            for each in found[:MAX_SCHEDULES]
+        ]
+        return {"list": shown, "more": len(found) - len(shown)}
 
     def _later(self) -> dict[tuple[str | None, str], list[int]]:
         """When delayed mail is due, by mailbox: delayed sends, and what is tried again."""

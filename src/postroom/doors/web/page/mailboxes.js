@@ -1,4 +1,4 @@
-// What waits for whom, and how the last hour was.
+// What waits for whom, and how the last hour was; and what the room sends by the clock.
 import { el, keyed, nothing, set, setSaid, svg } from "./dom.js";
 import { linkTo } from "./place.js";
 import { channelName, count, now, rate, soon, span } from "./text.js";
@@ -11,15 +11,28 @@ export class Mailboxes {
     this.head = el("p", null, "");
     this.list = el("div.boxes");
     this.none = nothing("mailboxes", "No mail", "Mailboxes appear when something is sent.");
-    section.append(el("div.head", null, el("h1", null, "Mailboxes"), this.head), this.list, this.none);
+    this.schedules = el("div.reserved.schedules", { hidden: true });
+    section.append(el("div.head", null, el("h1", null, "Mailboxes"), this.head), this.list, this.none, this.schedules);
   }
 
-  show({ mailboxes, more }) {
+  show({ mailboxes, more, schedules }) {
     const waiting = mailboxes.reduce((sum, box) => sum + box.depth, 0);
     const later = mailboxes.reduce((sum, box) => sum + box.later, 0);
     set(this.head, `${count(waiting)} waiting${later ? `, ${count(later)} not due yet` : ""} · the last hour, one point per minute${more ? ` · and ${more} more mailboxes` : ""}`);
     this.none.hidden = mailboxes.length > 0;
     keyed(this.list, mailboxes, (box) => `${box.to_agent ?? ""}\n${box.channel}`, () => this.card(), (card, box) => this.update(card, box));
+    this.showSchedules(schedules);
+  }
+
+  showSchedules({ list, more }) {
+    this.schedules.hidden = list.length === 0;
+    this.schedules.replaceChildren(
+      el("h2", null, "Schedules"),
+      el("div.card", null, el("table.plain", null,
+        el("thead", null, el("tr", null, ...["schedule", "when", "to", "missed", "next", "sent", "says"].map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", null, ...list.map((s) => el("tr", null, el("td", { said: s.name }), el("td.mono", { said: s.when }), el("td", { said: s.to ?? `# ${channelName(s.channel)}` }), el("td", null, s.missed), el("td.num", null, s.next_ms === null ? "never" : soon(s.next_ms)), el("td.num", null, count(s.sent)), el("td", { said: s.says })))))),
+      el("p.faint", null, more ? `and ${more} more` : ""),
+    );
   }
 
   card() {
