@@ -395,6 +395,52 @@ _MAIL = (
     ),
 )  # fmt: skip
 
+_SCHEDULES = (
+    Mutant(
+        "stores/tables/store.py", "messages are stored with a cell whatever its version",
+        '            if room.cells.get(name, (0, ""))[0] != expect:', "            if name not in room.cells:",
+    ),
+    Mutant(
+        "stores/sqlite/store.py", "messages are stored with a cell whatever its version is there",
+        "            if not rows or rows[0][1] != expect:", "            if not rows:",
+    ),
+    Mutant(
+        "stores/nats/putting.py", "messages are stored with a cell whatever its version is on the servers",
+        "Write(cell_subject(name), data, expect)]", "Write(cell_subject(name), data)]",
+    ),
+    Mutant(
+        "mail/ticker.py", "a tick is sent, and its schedule is moved on in a second step",
+        "        gateway.put_with_cell(drafts, cell.name, firing.value, cell.version)",
+        "        gateway.put(drafts, limited=False)\n        self._store.cell_write(cell.name, firing.value, cell.version)",
+    ),
+    Mutant(
+        "mail/ticker.py", "a schedule is moved on, and its tick is sent in a second step",
+        "        gateway.put_with_cell(drafts, cell.name, firing.value, cell.version)",
+        "        if self._store.cell_write(cell.name, firing.value, cell.version) is not None:\n"
+        "            gateway.put(drafts, limited=False)",
+    ),
+    Mutant(
+        "mail/ticker.py", "no process looks for the schedules of others",
+        "            if self._gateway.store.cell_scan(_PREFIX) and", "            if False and",
+    ),
+    Mutant(
+        "mail/schedule.py", "an hour that comes twice ticks twice",
+        'value["anchor_ms"] - wall_ms <= CORRECTED_MS', 'value["anchor_ms"] - wall_ms <= 0',
+    ),
+    Mutant(
+        "mail/schedule.py", "one message for all that was missed is one for each",
+        '    if missed == "all":\n        return ticks[:PORTION]', '    if missed != "skip":\n        return ticks[:PORTION]',
+    ),
+    Mutant(
+        "mail/schedule.py", "all that was missed is the latest of it",
+        'return MAX_CAUGHT_UP if value["missed"] == "all" else 1', "return 1",
+    ),
+    Mutant(
+        "mail/schedule.py", "what is due is counted by the wall clock",
+        'return room_ms if value["cron"] is None else wall_ms', "return wall_ms",
+    ),
+)  # fmt: skip
+
 _BOARD = (
     Mutant(
         "board/records.py", "a claim of a task makes no new token",
@@ -525,4 +571,4 @@ _POOLS = (
     ),
 )  # fmt: skip
 
-MUTANTS = (*_TABLES, *_SQLITE, *_OTHER_STORES, *_MAIL, *_BOARD, *_SESSIONS, *_POOLS)
+MUTANTS = (*_TABLES, *_SQLITE, *_OTHER_STORES, *_MAIL, *_SCHEDULES, *_BOARD, *_SESSIONS, *_POOLS)

@@ -26,7 +26,7 @@ from .process import Around, Process
 
 _ALL: Final = 10_000
 #: Steps that wait for the disk with full sync; a claim does not, unless it settles what it takes.
-_SYNCED: Final = ("put", "settle", "cell_write")
+_SYNCED: Final = ("put", "settle", "cell_write", "put_with_cell")
 #: Steps that no ledger tells of: the list of subscribers does.
 _SUBSCRIBING: Final = ("subscribe", "unsubscribe")
 
@@ -42,7 +42,7 @@ class StoreStep(NamedTuple):
 
     def drafts(self) -> Sequence[Draft]:
         """What it puts."""
-        found: Sequence[Draft] = self.args[0] if self.name == "put" else self.kwargs.get("puts", ())
+        found: Sequence[Draft] = self.args[0] if self.name in ("put", "put_with_cell") else self.kwargs.get("puts", ())
         return found
 
     def want(self) -> Want | None:
@@ -83,12 +83,14 @@ class CutSteps:
         """A step has returned. If it wrote something, cut steps that were not seen until now never happen."""
         if wrote:
             self.open.clear()
-        if step.name not in ("put", "claim", "claim_answer", "settle", "cell_write", "requeue"):
+        if step.name not in ("put", "claim", "claim_answer", "settle", "cell_write", "put_with_cell", "requeue"):
             return
         entries, cells = list(self._entries_of(step, result)), []
         if step.name == "cell_write" and result is not None:
             name, value = step.args[:2]
             cells.append((name, 0 if value is None else result))
+        if step.name == "put_with_cell" and result[1] is not None:
+            cells.append((step.args[1], result[1]))
         if entries or cells:
             want = step.want()
             synced = self._full_sync and (step.name in _SYNCED or (want is not None and want.settle))
@@ -97,6 +99,8 @@ class CutSteps:
     def _entries_of(self, step: StoreStep, result: Any) -> Iterator[tuple[str, str, int]]:
         if step.name == "put":
             yield from (self._entry(id, "stored") for id in result if id not in self._judge.seen)
+        elif step.name == "put_with_cell":
+            yield from (self._entry(id, "stored") for id in result[0] or ())
         elif step.name == "claim":
             yield from (self._entry(each.message.id, "claimed") for each in result.deliveries)
         elif step.name == "claim_answer" and result is not None:
@@ -155,6 +159,8 @@ class CutSteps:
         parts += [bool(look.stored(draft)) for draft in new if not draft.publish]
         if step.name == "settle":
             parts.append(self._is_settled(step, look))
+        if step.name == "put_with_cell":
+            parts.append(look.version(step.args[1]) > self._judge.version(step.args[1]))
         if parts and any(parts) != all(parts):
             raise Broken(f"{step.process!r} died in its {step.name}, and a part of it was done")
         taken = step.want() is not None and bool(self._taken(step, look))
@@ -200,6 +206,12 @@ class CutSteps:
                 name, value, expect = (*step.args, ANY)[:3]
                 version = look.version(name)
                 self.done(step, version, wrote=False)
+                judge.cell_written(step.process, name, value, expect, version)
+            elif step.name == "put_with_cell":
+                _, name, value, expect = step.args
+                version = look.version(name)
+                self.done(step, (ids, version), wrote=False)
+                judge.put(step.process, step.drafts(), ids)
                 judge.cell_written(step.process, name, value, expect, version)
             elif step.name == "settle":
                 ticket, outcome = step.args[:2]
@@ -323,6 +335,7 @@ def _is_of(message: Message, draft: Draft) -> bool:
         and (draft.publish or message.to_agent == draft.to_agent)
         and message.answer_to == draft.answer_to
         and message.payload == draft.payload
+        and (draft.correlation_id is None or message.correlation_id == draft.correlation_id)
     )
 
 

@@ -23,6 +23,8 @@ from .plans import CHANNEL
 from .process import Around, Hinted, Process
 from .session_judge import MEMBER, SESSION, SessionJudge
 from .task_judge import TaskJudge
+from .tick_judge import PREFIX as SCHEDULE
+from .tick_judge import TickJudge
 
 #: What ends a message for good, and the state that follows.
 _FINAL: Final = {
@@ -89,6 +91,7 @@ class ScheduleJudge:
         self.tasks = TaskJudge(world, self._is_gone)
         self.sessions = SessionJudge(world, self._has_open_mail)
         self.decisions = DecisionJudge(world, self._is_gone)
+        self.ticks = TickJudge(world)
         #: What those that wait at the channel wait for.
         self.topic_of_channel = topic_channel(CHANNEL)
 
@@ -121,6 +124,7 @@ class ScheduleJudge:
             world.tell(process, f"puts {seen.label} for {to_agent or draft.channel}")
             self.sessions.judge_acts(process, draft.channel)
             self.tasks.put(draft)
+            self.ticks.put(process, draft)
             self._judge_answer(draft)
             if draft.answer_to is None and not draft.delay_s:
                 self._judge_hints(draft)
@@ -415,6 +419,8 @@ class ScheduleJudge:
             self.sessions.cell_written(process, name, value)
         elif name.startswith(decision_store.PREFIX):
             self.decisions.cell_written(process, name, value)
+        elif name.startswith(SCHEDULE):
+            self.ticks.cell_written(process, name, value if isinstance(value, dict) else None)
 
     def version(self, cell: str) -> int:
         """The version of a cell that was written last; 0 without."""
@@ -478,6 +484,7 @@ class ScheduleJudge:
         self.tasks.goes_on_from(cells, [seen.draft for seen in self.seen.values()])
         self.sessions.goes_on_from(values)
         self.decisions.goes_on_from(values)
+        self.ticks.goes_on_from(values, [seen.draft for seen in self.seen.values()])
 
     # The end
 

@@ -66,7 +66,7 @@ class Witness:
         fresh: list[Kept] = []
         for before, now in changes:
             subject = now.subject.split(".", 2)[2]
-            if subject.startswith("c.") and call is not None and call.what == "write cell":
+            if subject.startswith("c.") and call is not None and call.what in ("write cell", "put with cell"):
                 self._cell(call, subject, now)
             elif subject.startswith("m.o.") and is_there(now.data):
                 was, kept = _kept_of(before), unpack(now.seq, now.data)
@@ -78,7 +78,7 @@ class Witness:
         if fresh and call is None:
             raise Broken("a message was stored, and nobody sends")
         if call is not None:
-            if call.what == "put":
+            if call.what in ("put", "put with cell"):
                 self._stored(call, fresh)
             for was, kept in moved:
                 self._moved(call, was, kept, fresh)
@@ -358,3 +358,14 @@ class WitnessedStore(SimulatedStore):
                 if expect > 0 and self._judge.version(name) == expect:
                     raise Broken(f"{self._process!r} expected version {expect} of {name}, which is there: refused")
         return version
+
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        with self._call("put with cell", drafts=drafts, cell=(name, value, expect)) as call:
+            ids = self._inner.put_with_cell(drafts, name, value, expect)
+            if ids is not None and not (call.versions and set(ids) == set(call.stored)):
+                raise Broken(f"{self._process!r} was told of a step on {name}, which was not written")
+            if ids is None:
+                self._world.happened("a compare-and-set was lost")
+                if self._judge.version(name) == expect:
+                    raise Broken(f"{self._process!r} expected version {expect} of {name}, which is there: refused")
+        return ids

@@ -16,7 +16,7 @@ _CASTS: Final = (AGENTS, ("ann", "bob", "bob"), ("ann", "bob", "bob", "cid"), ("
 CHANNEL: Final = "work"
 #: Another channel, for mail that is addressed to somebody.
 ASIDE: Final = "aside"
-#: The agent that is told of tasks. No process is it.
+#: The agent that is told of tasks, and in whose name schedules send. No process is it.
 LEAD: Final = "lead"
 NEWS: Final = "news"
 #: Each task, and what it waits for.
@@ -217,10 +217,28 @@ _BOARD: Final = _Theme(
 _SESSIONS: Final = _Theme(("session", "join", "join", "join"), "session", 2)
 _DECISIONS: Final = _Theme(("consider", "consider", "consider", "sleep two"))
 _POOLS: Final = _Theme(("pool work", "pool work", "pool serve", "send", "send", "ask"))
+_SCHEDULES: Final = _Theme(
+    (
+        *(
+            "schedule",
+            "schedule",
+            "keep open",
+            "keep open",
+            "keep open",
+            "sleep",
+            "look in",
+            "look in",
+            "set the clock",
+        ),
+        *("receive", "unschedule"),
+    ),
+    "schedule",
+    2,
+)
 #: Those that take the most steps are drawn less often.
 _THEMES: Final = (
     *(_MAIL, _MAIL, _MAIL, _ASKS, _ASKS, _ASKS, _CHANNELS, _CHANNELS, _MIXED, _MIXED),
-    *(_BOARD, _BOARD, _SESSIONS, _SESSIONS, _DECISIONS, _POOLS),
+    *(_BOARD, _BOARD, _SESSIONS, _SESSIONS, _DECISIONS, _POOLS, _SCHEDULES),
 )
 
 
@@ -278,6 +296,10 @@ _ARGUMENTS: Final[dict[str, tuple[Sequence[object], ...]]] = {
     "consider": (tuple(MESSAGES), _PACES),
     "pool work": ((1, 2, 4), (1, 2), (1.0, 4.0)),
     "pool serve": ((3.0, 6.0), (1.0, 4.0)),
+    "schedule": (("s1", "s1", "s2"), (1.0, 1.0, 4.0, None), ("skip", "one", "all"), OTHER),
+    "unschedule": (("s1", "s2"),),
+    "keep open": ((3.0, 10.0, 10.0, 20.0),),
+    "look in": (),
     "sleep": ((0.5, 4.0, 8.0),),
     "reopen": (),
 }

@@ -101,6 +101,9 @@ class Around(Protocol):
     def room_ms(self) -> int:
         """Room time."""
 
+    def highest_wall_ms(self) -> int:
+        """The latest wall time that anybody has read."""
+
     def process(self, name: str) -> Process:
         """The process of that name."""
 

@@ -72,6 +72,8 @@ RARE: Final = (
     "a sender was told that its message was acked",
     "a step broke in its middle",
     "a task was done",
+    "a tick was missed, and the policy decided",
+    "a tick was sent",
     "a task was taken over",
     "a write failed",
     "an answer came to a dead asker",
@@ -108,6 +110,8 @@ _ALL: Final = 1000
 #: What is addressed to each agent, and what is addressed to nobody.
 _MAILBOXES: Final = (*((agent, None) for agent in (*plans.AGENTS, plans.LEAD)), (plans.AGENTS[0], (CHANNEL,)))
 _SECOND_NS: Final = 1_000_000_000
+#: Whoever opens the room has sent by then what was due.
+_OPENED_S: Final = 0.2
 _runs = [0]
 
 
@@ -176,6 +180,9 @@ def _judge_the_end(world: World) -> None:
             _receive_all(store)
         if world.judge.decisions.considered:
             _decide_all(world, last)
+        if world.judge.ticks:
+            _fire_all(world, last)
+            _receive_all(store)
         world.judge.nothing_is_held_by_the_dead(store)
         if not world.judge.sees_deaths:
             _bury_the_silent(world, store)
@@ -215,6 +222,15 @@ def _decide_all(world: World, last: Process) -> None:
     program = Program(world, last)
     for id in sorted(world.judge.decisions.considered):
         consider(program, id, (0.0,))
+    program.close()
+
+
+def _fire_all(world: World, last: Process) -> None:
+    """The next one that opens the room sends what is due. Then, with nobody there, time may pass."""
+    program = Program(world, last)
+    program.room.stats()
+    program.clock.sleep(_OPENED_S)
+    world.judge.ticks.at_the_end()
     program.close()
 
 

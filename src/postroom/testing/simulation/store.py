@@ -257,15 +257,22 @@ class SimulatedStore(contract.Store):
         self._begin("put with cell", writes=True)
         before = self._hints_at(drafts)
         with self._world.break_write(self._process):
-            ids = self._do("put_with_cell", self._inner.put_with_cell, drafts, name, value, expect)
-        cell = None if ids is None else self._inner.cell_read(name)
+            ids, version = self._do("put_with_cell", self._put_with_cell, drafts, name, value, expect)
         if ids is not None:
             self._judge.put(self._process, drafts, ids)
-        self._judge.cell_written(self._process, name, value, expect, None if cell is None else cell.version)
+        self._judge.cell_written(self._process, name, value, expect, version)
         for topic, hints in before.items() if ids is not None else ():
             self._judge.hinted_alone(topic, hints)
         self._end()
         return ids
+
+    def _put_with_cell(
+        self, drafts: Sequence[Draft], name: str, value: Any, expect: int
+    ) -> tuple[list[str] | None, int | None]:
+        """The ids, and the cell's new version, which the judge is to know."""
+        ids = self._inner.put_with_cell(drafts, name, value, expect)
+        cell = None if ids is None else self._inner.cell_read(name)
+        return ids, None if cell is None else cell.version
 
     def cell_scan(self, prefix: str) -> list[Cell]:
         return self._read("scan cells", self._inner.cell_scan, prefix)

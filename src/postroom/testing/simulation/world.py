@@ -125,9 +125,13 @@ class SimulatedClock(Clock):
         self.now_ns = 1_000 * _SECOND_NS
         self.wall_offset_ns = 1_790_000_000 * _SECOND_NS
         self.boots = 1
+        #: The latest wall time that anybody has read.
+        self.highest_wall_ms = 0
 
     def wall_ms(self) -> int:
-        return (self.now_ns + self.wall_offset_ns) // 1_000_000
+        wall_ms = (self.now_ns + self.wall_offset_ns) // 1_000_000
+        self.highest_wall_ms = max(self.highest_wall_ms, wall_ms)
+        return wall_ms
 
     def steady_ns(self) -> int:
         return self.now_ns
@@ -353,6 +357,9 @@ class World(Threads):
 
     def room_ms(self) -> int:
         return self.rooms.room_ms()
+
+    def highest_wall_ms(self) -> int:
+        return self.clock.highest_wall_ms
 
     def process(self, name: str) -> Process:
         """The process of that name."""

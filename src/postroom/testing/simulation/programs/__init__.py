@@ -13,7 +13,7 @@ from postroom.testing.simulation.plans import Op
 from postroom.testing.simulation.process import Process
 from postroom.testing.simulation.world import World
 
-from . import board, decisions, mail, pools, questions, sessions
+from . import board, decisions, mail, pools, questions, schedules, sessions
 from .program import Program
 
 OPERATIONS: Final[dict[str, Callable[..., None]]] = {
@@ -23,6 +23,7 @@ OPERATIONS: Final[dict[str, Callable[..., None]]] = {
     **sessions.OPERATIONS,
     **decisions.OPERATIONS,
     **pools.OPERATIONS,
+    **schedules.OPERATIONS,
 }
 
 
