@@ -42,7 +42,7 @@ from postroom.mail.ticker import Ticker
 from postroom.sessions import session as sessions
 from postroom.stores.contract import FEED, Change, MailboxFigures, Query, Stats, Store
 
-from .core import trust
+from .core import search_query, trust
 from .errors import (
     IdentityRefused,
     InvalidMessage,
@@ -355,6 +355,31 @@ class Room:
             **more,
         )
 
+    def search(
+        self,
+        text: str,
+        limit: int = 20,
+        *,
+        agent: str | None = None,
+        told: Callable[[int, int], object] | None = None,
+    ) -> searching.Hits:
+        """Full-text search, the newest hits first: `room.search("build failed from:ci after:2d")`.
+
+        Words, in any order, large and small letters alike; "a phrase"; -without; begin*; and the fields `from:`, `to:`,
+        `in:` (a channel), `type:`, `state:`, `before:` and `after:` (a time, or a span such as 2d). Words are looked for in
+        the texts and numbers of payloads. `agent` keeps messages that this agent sent, gets or claimed last.
+
+        Everything that was stored before the call is searched. In SQLite the first search makes an index, for which
+        `told(done, total)` is called now and then; it lasts some seconds for a million messages. In other stores the latest
+        10,000 messages are read, and the result's `note` says so when there are more. Raises InvalidMessage for a query
+        that cannot be read.
+        """
+        if agent is not None:
+            check_names(agent=agent)
+        wanted = search_query.parse_query(text)
+        query = search_of(wanted, self.clock, limit=_checked_limit(limit), concerns=agent)
+        return searching.with_terms(self._gateway.open_store, query, wanted.terms, told)
+
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""
         return self._gateway.open_store.events(after, _checked_limit(limit))
@@ -587,6 +612,25 @@ def moment_ms(clock: Clock, field: str, moment: Moment) -> int:
             field, f"must be a time such as {now}, or a span such as 10s, 5m, 2h or 1d, not {moment!r}"
         )
     return max(0, clock.wall_ms() - round(ago_s * 1000))
+
+
+def search_of(wanted: search_query.SearchQuery, clock: Clock, **more: Any) -> Query:
+    """What the fields of a search mean, as a query; `more` are other parts of it. InvalidMessage for a wrong value."""
+    fields = wanted.fields
+    for name in fields.keys() & {"from", "to", "in", "type"}:
+        check_names(**{name: fields[name]})
+    before, after = fields.get("before"), fields.get("after")
+    return Query(
+        from_agent=fields.get("from"),
+        to_agent=fields.get("to"),
+        channels=(fields["in"],) if "in" in fields else None,
+        type=fields.get("type"),
+        states=_states(fields.get("state")),
+        sent_before_ms=None if before is None else moment_ms(clock, "before", before),
+        sent_after_ms=None if after is None else moment_ms(clock, "after", after),
+        order="newest",
+        **more,
+    )
 
 
 def _is_cursor(moment: Moment) -> bool:

@@ -48,7 +48,7 @@ def test_a_name_that_is_a_command_and_a_page_gives_the_commands_help_and_names_t
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("giude", "guide"), ("recieve", "receive"), ("wakin", "design/waking"), ("search", "peek --text")],
+    [("giude", "guide"), ("recieve", "receive"), ("wakin", "design/waking"), ("grep", "search")],
 )
 def test_a_topic_that_is_not_there_is_answered_with_the_near_ones(cli: Cli, word: str, near: str) -> None:
     result = cli("help", word)

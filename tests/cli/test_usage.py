@@ -66,7 +66,7 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
         (["peek", "--jsn"], "--json"),
         (["board", "reopn", "T1"], "reopen"),
         (["peek", "--state", "acekd"], "acked"),
-        (["search", "needle"], "postroom peek --text TEXT"),
+        (["grep", "needle"], "postroom search"),
         (["events"], "postroom log"),
         (["tail"], "postroom log -f"),
         (["cancel", "ID"], "postroom withdraw"),

@@ -67,6 +67,30 @@ def test_what_was_not_acked_comes_again_marked_as_seen_before(url: str) -> None:
     run(main())
 
 
+def test_a_search_finds_what_the_caller_may_read_and_takes_nothing(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, eve = tools_of(room, "ada", "bob", "eve")
+            failed = await ada("send", to="bob", body="the build failed", new=True)
+            await ada("send", to="bob", body="the build is green", new=True)
+            other = await ada("send", to="cy", body="the deploy failed", new=True)
+            (got,) = (await bob("inbox", limit=1))["messages"]
+            await bob("ack", ids=[got["id"]])
+
+            found = await bob("inbox", search="failed from:ada")
+            assert [mail["id"] for mail in found["messages"]] == [failed["id"]] and "note" not in found
+            assert found["messages"][0]["seen_before"] and inside(found["messages"][0]["body"]) == "the build failed"
+            sent = await ada("inbox", search="failed", limit=1)
+            assert [mail["id"] for mail in sent["messages"]] == [other["id"]]
+            assert sent["note"].startswith("there are older hits")
+            assert (await eve("inbox", search="build"))["messages"] == []
+            assert await states(room) == {"stored": 2, "acked": 1}
+            with pytest.raises(calls.ToolFailed, match="there is no field form: \\(did you mean from:"):
+                await bob("inbox", search="form:ada")
+
+    run(main())
+
+
 def test_peeking_takes_nothing(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

@@ -160,6 +160,7 @@ RUN_HERE = {
     "index.md": 1,
     "guide.md": 8,
     "conversations.md": 4,
+    "search.md": 1,
     "board.md": 8,
     "communications.md": 3,
     "pool.md": 7,

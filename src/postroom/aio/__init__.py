@@ -380,6 +380,7 @@ class Room(Mirror[room.Room]):
     thread = in_thread(room.Room.thread)
     peek = in_thread(room.Room.peek)
     count = in_thread(room.Room.count)
+    search = in_thread(room.Room.search)
     events = in_thread(room.Room.events)
     cursor = in_thread(room.Room.cursor)
     stats = in_thread(room.Room.stats)

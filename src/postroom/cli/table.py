@@ -139,6 +139,14 @@ COMMANDS: Final = {
         "postroom peek --text 'build failed' --since 2d --from ci",
         quotes=(),
     ),
+    "search": Command(
+        "search",
+        "search all messages by words, sender, channel or time",
+        "postroom search build failed",
+        "postroom search '\"build failed\" -flaky from:ci after:2d'",
+        "postroom search 'deploy* in:jobs state:dead' --limit 100 --json",
+        quotes=(),
+    ),
     "show": Command(
         "messages",
         "show everything about a message, and why it waits",
@@ -345,7 +353,10 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     (
         "Looking, without changing anything",
-        ("status", "top", "web", "agents", "mailboxes", "log", "peek", "show", "thread", "receipt", "dead", "sql"),
+        (
+            *("status", "top", "web", "agents", "mailboxes", "log"),
+            *("peek", "search", "show", "thread", "receipt", "dead", "sql"),
+        ),
     ),
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),
@@ -358,7 +369,7 @@ GROUPS: Final = (
 
 #: Names that others give to what a command does here.
 MEANT: Final = {
-    **dict.fromkeys(("search", "grep", "find"), "peek --text TEXT"),
+    **dict.fromkeys(("grep", "find"), "search"),
     **dict.fromkeys(("events", "history", "logs"), "log"),
     **dict.fromkeys(("watch", "tail", "follow"), "log -f"),
     **dict.fromkeys(("list", "ls", "inbox"), "peek"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,9 @@ from postroom.core.message import Draft, Message, MessageWithLedger
 from postroom.core.states import State
 from postroom.core.system.process import process_alive, this_process
 from postroom.errors import RoomBusy
+
+if TYPE_CHECKING:
+    from postroom.core.search_query import Term
 
 #: `cell_write(expect=ANY)`: whatever version is there.
 ANY: Final = -1
@@ -120,9 +123,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them). `visible_to` with
     `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those. `claimed_by`
-    keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now. `order_key` keeps those
-    of that key, in every mailbox. `chain_id` keeps the messages that one message led to; an answer among them whose
-    question is no longer kept may be left out.
+    keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now. `concerns` keeps messages
+    that this agent sent, gets or claimed last. `order_key` keeps those of that key, in every mailbox. `chain_id` keeps the
+    messages that one message led to; an answer among them whose question is no longer kept may be left out.
     """
 
     ids: tuple[str, ...] | None = None
@@ -137,6 +140,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     answer_to: str | None = None
     claimed_by: str | None = None
     order_key: str | None = None
+    concerns: str | None = None
     waiting: bool = False
     sent_after_ms: int | None = None
     sent_before_ms: int | None = None
@@ -421,6 +425,23 @@ class Store(ABC):
     @abstractmethod
     def find(self, query: Query, cursor: int | None = None) -> Page:
         """List messages as `get` sees them, without their ledgers. Changes nothing."""
+
+    def find_text(
+        self,
+        query: Query,
+        terms: Sequence[Term],
+        cursor: int | None = None,
+        told: Callable[[int, int], object] | None = None,
+    ) -> Page | None:
+        """List messages that a query means and whose payloads have the terms (`core.search_query`), the newest first.
+
+        For stores with an index of words, which is made when it is first needed. Everything that was stored before the
+        call is found. `told(done, total)` is called while many messages are indexed; what it raises ends the call, and
+        what was indexed stays so. None when this store has no index, or cannot bring it up to date now: then somebody
+        who looks for words has to read the messages (`mail.searching`).
+        """
+        del query, terms, cursor, told
+        return None
 
     def find_all(self, query: Query) -> Iterator[Message]:
         """All messages that a query means, read in pages of its limit; in claim order, which has no pages, one page."""

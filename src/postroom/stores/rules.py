@@ -57,6 +57,7 @@ def matches(query: Query, envelope: Any, row: Any, state: Callable[[Any], State]
         and query.answer_to in (None, envelope.answer_to)
         and query.claimed_by in (None, row.claimed_by)
         and query.order_key in (None, envelope.order_key)
+        and query.concerns in (None, envelope.from_agent, envelope.to_agent, row.claimed_by)
         and not (query.waiting and (row.waiter is None or row.state == State.AWAITED))
         and (query.sent_after_ms is None or row.timestamp_ms >= query.sent_after_ms)
         and (query.sent_before_ms is None or row.timestamp_ms < query.sent_before_ms)

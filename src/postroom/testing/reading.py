@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postroom.core.search_query import has_terms, parse_query
 from postroom.core.states import State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import Query
@@ -68,6 +69,8 @@ class Reading(StoreBench):
             ({"channels": ("x",)}, "bc"),
             ({"channels": ("x", "y")}, "bcd"),
             ({"channels": ()}, ""),
+            ({"concerns": "eve"}, "bd"),
+            ({"concerns": "bob", "channels": ("x",)}, "c"),
             ({"visible_to": "bob"}, "ac"),
             ({"visible_to": "bob", "channels": ("x", "y")}, "bcd"),
             ({"visible_to": "dan", "channels": ("x", "general")}, "b"),
@@ -104,6 +107,20 @@ class Reading(StoreBench):
         assert self.found(chain_id=answer) == self.found(chain_id="no id") == self.found(chain_id=NO_ID) == []
         assert self.store.purge(Query(chain_id=first, ids=(last,))) == 1
         assert self.found(chain_id=first) == [answer, next_one, late]
+
+    def test_an_index_of_words_finds_what_reading_finds_or_there_is_none(self) -> None:
+        said = ["The build failed", "build green", "it FAILED", "a building"]
+        ids = [self.send(text=[text, n]) for n, text in enumerate(said)]
+        self.take(ids=(ids[0],), settle=True)
+
+        for text in ("build", "failed -build", "build*", '"build failed"', "build 1", "nothing"):
+            terms = parse_query(text).terms
+            page = self.store.find_text(Query(), terms)
+            read = [m for m in self.store.find(Query(order="newest")).messages if has_terms(m.payload, terms)]
+            assert page is None or page.messages == read
+            acked = self.store.find_text(Query(states=frozenset({State.ACKED})), terms)
+            assert acked is None or [m.id for m in acked.messages] == [m.id for m in read if m.id == ids[0]]
+        assert self.events_of(ids[1]) == ["stored"]
 
     def test_messages_are_found_by_the_time_they_were_sent(self) -> None:
         ids, times = [], []

@@ -170,7 +170,7 @@ def peek(call: Invocation) -> None:
     now_ms = room.clock.wall_ms()
     rows = ((*_from_to(m), m.channel, m.priority, _state(m, now_ms), short(m, 60)) for m in found)
     columns = ("handle", "from", "to", "channel", "prio", "state", "payload")
-    call.tell_rows(map(_listed, found), columns, rows, empty="nothing there")
+    call.tell_rows(map(listed, found), columns, rows, empty="nothing there")
     call.tell_count(len(found), len(found) if len(found) < limit else room.count(**wanted))
     if call.args.text is not None:
         output.note("all matching messages were searched, each with its whole payload")
@@ -189,7 +189,7 @@ def _wanted(call: Invocation) -> dict[str, Any]:
     }
 
 
-def _listed(message: Message) -> dict[str, object]:
+def listed(message: Message) -> dict[str, object]:
     """A message in a list, as JSON."""
     return {**message.to_dict(), "handle": handle_of(message.id), "due_at": moment(message.due_ms)}
 
@@ -231,7 +231,7 @@ def dead_options(parser: argparse.ArgumentParser) -> None:
 def dead(call: Invocation) -> None:
     room, limit = call.room, call.args.limit or options.NO_LIMIT
     letters = room.dead_letters(limit=limit)
-    whole = ({**_listed(each.message), "attempts": [tried._asdict() for tried in each.attempts]} for each in letters)
+    whole = ({**listed(each.message), "attempts": [tried._asdict() for tried in each.attempts]} for each in letters)
     rows = ((*_from_to(m := d.message), m.delivery_count, d.error, short(m, 40)) for d in letters)
     call.tell_rows(whole, ("handle", "from", "to", "tries", "error", "payload"), rows, empty="no dead letters")
     call.tell_count(len(letters), len(letters) if len(letters) < limit else room.count(state="dead"))

@@ -47,6 +47,7 @@ MAX_AGENTS: Final = 50
 _MAX_HELD: Final = 20
 _MAX_TITLE: Final = 60
 _MAX_GIVEN: Final = 1000
+_OLDER_HITS: Final = "there are older hits: narrow the search with from:, in:, after: or before:"
 #: The way out when a recipient was never seen here.
 NEW_TO_SEND: Final = "new=true if it is new"
 NEW_TO_ASK: Final = (
@@ -187,6 +188,8 @@ class MailCalls:
             return await self._read_thread(caller, given)
         if given.id is not UNSET:
             return await self._read_one(caller, str(given.id), given.offset)
+        if given.search is not UNSET:
+            return await self._search(caller, str(given.search), given.limit)
         channels = None if given.channels is UNSET else tuple(given.channels)
         if given.mode == "peek":
             return await self._peek(caller, given, channels, progress)
@@ -264,6 +267,15 @@ class MailCalls:
 
         with suppress(TimeoutError):
             await asyncio.wait_for(come(), wait_s)
+
+    async def _search(self, caller: Caller, text: str, limit: int) -> dict[str, Any]:
+        """What the caller may read (`_must_concern`) and what has these words, whatever became of it. Nothing is taken."""
+        found = await self.room.search(text, limit, agent=caller.agent)
+        words = Words()
+        told = [shown.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
+        note = found.note or (_OLDER_HITS if found.more else "")
+        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
+        return {"messages": told, "waiting": waiting, **({"note": note} if note else {})}
 
     async def _read_one(self, caller: Caller, id: str, offset: int) -> dict[str, Any]:
         message = await self.room.get(id)

@@ -17,7 +17,7 @@ from postroom.room import Room
 from postroom.stores.contract import Change, Query
 
 from .lines import MessageLine, line_of, line_with_ledger
-from .searching import matches, search
+from .searching import matches, query_of, search
 
 Data = dict[str, Any]
 Wanted = Mapping[str, str]
@@ -74,7 +74,7 @@ class RoomReading:
         """Which of these messages are wanted."""
         if not 1 <= len(ids) <= MAX_IDS:
             raise InvalidMessage("ids", f"must name 1 to {MAX_IDS} messages, not {len(ids)}")
-        found = self._room.store.find(Query(ids=tuple(ids), limit=MAX_IDS)).messages
+        found = self._room.store.find(query_of(self._room, wanted, ids=tuple(ids), limit=MAX_IDS)).messages
         return {"ids": [message.id for message in found if matches(message, wanted)]}
 
     def _lines(self, messages: list[Message]) -> list[MessageLine]:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from postroom.core.message import Message
+from postroom.core.search_query import has_terms, parse_query
 from postroom.core.states import PUBLIC_STATES, states_named
 from postroom.errors import InvalidMessage
 from postroom.mail.handles import handle_of
 from postroom.mail.searching import has_text as payload_has_text
-from postroom.room import Room
-from postroom.stores.contract import Query
+from postroom.room import Room, search_of
+from postroom.stores.contract import Page, Query
 
 from .lines import text_of
 
 #: What can be asked for. `agent` sent, gets or holds it; `to` is its recipient; `free` (any text): it has none;
-#: `thread` is the id of the message that began a chain of causes.
-FIELDS: Final = ("agent", "to", "free", "channel", "type", "state", "thread", "text")
+#: `thread` is the id of the message that began a chain of causes; `text` stands anywhere in a message; `search` is a
+#: full-text search (`core.search_query`).
+FIELDS: Final = ("agent", "to", "free", "channel", "type", "state", "thread", "text", "search")
 #: A step looks at no more messages than this, and ends after this time, in seconds.
 MAX_SEARCHED: Final = 5000
 STEP_S: Final = 0.5
@@ -39,7 +43,10 @@ class Found(NamedTuple):
 
 
 def matches(message: Message, wanted: Mapping[str, str]) -> bool:
-    """Whether a message is among those asked for: every field that is given must hold, text anywhere in it."""
+    """Whether a message is among those asked for: every field that is given must hold, text anywhere in it.
+
+    Of a full-text search the words must hold; what its fields ask for is part of the query (`_query`).
+    """
     agent, thread = wanted.get("agent"), wanted.get("thread")
     return (
         (not agent or agent in (message.from_agent, message.to_agent, message.claimed_by))
@@ -50,6 +57,7 @@ def matches(message: Message, wanted: Mapping[str, str]) -> bool:
         and wanted.get("state", message.state) == message.state
         and (not thread or thread in (message.id, message.chain_id))
         and ("text" not in wanted or has_text(message, wanted["text"]))
+        and ("search" not in wanted or has_terms(message.payload, parse_query(wanted["search"]).terms))
     )
 
 
@@ -78,12 +86,12 @@ def search(room: Room, wanted: Mapping[str, str], limit: int, cursor: int | None
     if wanted.get("thread"):  # a few searches, where the room would be gone through
         led_to = room.store.find_all(Query(chain_id=wanted["thread"], limit=_PAGE))
         more["ids"] = (wanted["thread"], *(message.id for message in led_to))
-    query = _query(wanted, limit=_PAGE if wanted else limit, **more)
+    query = query_of(room, wanted, limit=_PAGE if wanted else limit, **more)
     found: list[Message] = []
     searched, reached_ms = 0, None
     while True:
-        page = room.store.find(query, cursor)
-        found += [message for message in page.messages if matches(message, wanted)]
+        page, left = _look(room, query, wanted, cursor)
+        found += [message for message in page.messages if matches(message, left)]
         searched += len(page.messages)
         cursor = page.cursor
         if page.messages:
@@ -92,7 +100,16 @@ def search(room: Room, wanted: Mapping[str, str], limit: int, cursor: int | None
             return Found(found, cursor, reached_ms)
 
 
-def _query(wanted: Mapping[str, str], **more: Any) -> Query:
+def _look(room: Room, query: Query, wanted: Mapping[str, str], cursor: int | None) -> tuple[Page, Mapping[str, str]]:
+    """The next page of messages, and what of the wish is still to be checked: not the words, where an index found them."""
+    if "search" in wanted and query.order == "newest":
+        page = room.store.find_text(query, parse_query(wanted["search"]).terms, cursor)
+        if page is not None:
+            return page, {name: text for name, text in wanted.items() if name != "search"}
+    return room.store.find(query, cursor), wanted
+
+
+def query_of(room: Room, wanted: Mapping[str, str], **more: Any) -> Query:
     """The part of a wish that the store itself can look for."""
     parts: dict[str, Any] = {"to_agent": wanted.get("to"), "type": wanted.get("type")}
     if "channel" in wanted:
@@ -101,4 +118,21 @@ def _query(wanted: Mapping[str, str], **more: Any) -> Query:
         if wanted["state"] not in PUBLIC_STATES:
             raise InvalidMessage("state", f"must be one of {', '.join(PUBLIC_STATES)}, not {wanted['state'][:40]!r}")
         parts["states"] = states_named(wanted["state"])
-    return Query(**parts, **more)
+    query = Query(**parts, **more)
+    return query if "search" not in wanted else _narrowed(query, search_of(parse_query(wanted["search"]), room.clock))
+
+
+def _narrowed(query: Query, asked: Query) -> Query:
+    """A query and what the fields of a full-text search ask for besides; nothing, where the two exclude each other."""
+    changes: dict[str, Any] = {}
+    for name in ("from_agent", "to_agent", "type", "channels", "states", "sent_after_ms", "sent_before_ms"):
+        one, other = getattr(query, name), getattr(asked, name)
+        if one is None or other is None or one == other:
+            changes[name] = one if other is None else other
+        elif name == "states":
+            changes[name] = one & other
+        elif name.endswith("_ms"):
+            changes[name] = max(one, other) if name == "sent_after_ms" else min(one, other)
+        else:
+            return replace(query, ids=())
+    return replace(query, **changes)

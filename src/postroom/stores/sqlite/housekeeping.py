@@ -13,7 +13,8 @@ from postroom.core.message import FRACTION_BITS
 from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
 from postroom.stores.contract import Swept, topic_message, topic_to
 
-from .rows import StepTime, ledger_text
+from . import search
+from .rows import SEARCH_MARK, StepTime, ledger_text
 from .transactions import Transactions, whole
 
 #: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
@@ -175,6 +176,8 @@ class SqliteHousekeeping:
         finished = self._file.execute("count_finished")
         swept = _sum(self.apply_all_timers(), self.release_the_gone())
         purged = self._forget_old(sum(count for state, count in finished if state != State.DEAD))
+        if self._file.execute("meta_read", (SEARCH_MARK,)):
+            search.SearchIndex(self._steps).look_after()
         self._file.tidy()
         return swept._replace(purged=purged)
 
@@ -210,6 +213,8 @@ class SqliteHousekeeping:
         text = (_to_json(keys).decode(),)
         for name in ("tally_up", "tally_errors", "raise_floor"):
             self._file.execute(name, text)
+        for (mark,) in self._file.execute("meta_read", (SEARCH_MARK,)):
+            search.SearchIndex(self._steps).take_out(keys, mark)
         return len(self._file.execute("delete", text))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,14 @@ _to_json = msgspec.json.Encoder().encode
 _GONE: Final = "/*gone*/"
 #: The states that count as waiting in a mailbox.
 _IN_BOX: Final = (State.READY, State.BLOCKED)
+
+
+class WordMatch(NamedTuple):
+    """What to look for in the index of words (in FTS5's own language), and between which keys."""
+
+    match: str
+    first: int
+    last: int
 
 
 class RowReading:
@@ -64,8 +72,8 @@ class RowReading:
             return message.fill(self._steps.rows.ledger(rows[0]))
         return None
 
-    def find(self, query: Query, cursor: int | None) -> Page:
-        """See `Store.find`."""
+    def find(self, query: Query, cursor: int | None, words: WordMatch | None = None) -> Page:
+        """See `Store.find`. With `words`, of those messages that the index of words gives for them."""
         moment = self._steps.moment()
         if query.order not in ORDERS:
             raise InvalidMessage("order", f"must be one of {', '.join(ORDERS)}, not {query.order!r}")
@@ -73,14 +81,18 @@ class RowReading:
         if query.order == "claim":
             return Page(self._messages(Message, self._in_claim_order(query, moment, gone or ()), moment, gone), None)
         condition, values = self.where(query)
-        newest = query.order == "newest"
+        newest, source, key = query.order == "newest", "found", "key"
+        if words is not None:
+            source, key = "words_found", "mail_words.rowid"
+            condition = f"mail_words MATCH :match AND {key} BETWEEN :first AND :last AND {condition}"
+            values |= words._asdict()
         if cursor is not None:
-            condition += " AND key < :cursor" if newest else " AND key > :cursor"
+            condition += f" AND {key} < :cursor" if newest else f" AND {key} > :cursor"
         rows = self._file.select(
             _naming(
                 gone or (),
-                f"{self._file.statements['found']} WHERE {condition} "
-                f"ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
+                f"{self._file.statements[source]} WHERE {condition} "
+                f"ORDER BY {key} {'DESC' if newest else ''} LIMIT :limit",
             ),
             {**values, "now": moment.now, "cursor": cursor, "limit": query.limit},
         )

@@ -31,6 +31,8 @@ COLUMNS: Final = (
     )
 )  # fmt: skip
 
+#: In `meta`: up to which key messages are in the index of words; without one, there is none (search.py).
+SEARCH_MARK: Final = "search mark"
 _decode_ledger = msgspec.json.Decoder(list[LedgerEntry]).decode
 _quote = msgspec.json.Encoder().encode
 
@@ -201,6 +203,7 @@ _COMPARED: Final = {
     "correlation_id": "correlation_id = :correlation_id",
     "claimed_by": "claimed_by = :claimed_by",
     "order_key": "order_key = :order_key",
+    "concerns": "(from_agent = :concerns OR to_agent = :concerns OR claimed_by = :concerns)",
     "sent_after_ms": "sent_ms >= :sent_after_ms",
     "sent_before_ms": "sent_ms < :sent_before_ms",
 }

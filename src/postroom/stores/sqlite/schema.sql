@@ -25,7 +25,7 @@
 -- name: schema
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,      -- 'salt'; 'floor', 'cell floor': no number below is given out again; 'epoch:<boot>': room time;
-    value ANY                   -- 'tables': the layout of the last upgrade (upgrade.py)
+    value ANY                   -- 'tables': the layout of the last upgrade (upgrade.py); 'search mark', 'search merge' (search.py)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE {mail} (
@@ -542,6 +542,63 @@ ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 
 -- name: delete
 DELETE FROM {mail} WHERE key IN (SELECT value FROM json_each(?1)) RETURNING key
+
+-- Full-text search (search.py), made by the first search of a room and brought up to date by the next ones and by sweeps.
+-- No trigger keeps it: a send pays nothing. `mail_words` holds no text of its own. To take a message out of it FTS5 must be
+-- told the same words again, so they come from columns that no statement changes (tests/stores/test_sqlite_search.py); a
+-- statement that did would have to take the message out before, as `delete` does, and set 'search mark' back.
+
+-- name: search_schema
+CREATE VIRTUAL TABLE mail_words USING fts5 (body, sender, recipient, place, kind,
+    content = '', columnsize = 0, tokenize = 'unicode61 remove_diacritics 2');
+CREATE TABLE mail_hours (                   -- where the messages of each hour of the wall clock lie
+    hour INTEGER PRIMARY KEY,               -- since 1970
+    first INTEGER NOT NULL,                 -- the smallest key among them, and the largest
+    last INTEGER NOT NULL
+);
+INSERT INTO meta (name, value) VALUES ('search mark', 0);
+
+-- name: said
+key, coalesce((SELECT group_concat(atom, char(10)) FROM json_tree(iif(json_valid(payload), payload, '""'))
+    WHERE json_tree.type IN ('text', 'integer', 'real')), ''), from_agent, coalesce(to_agent, 'anyone'), channel, {mail}.type
+
+-- name: search_batch
+-- Where so many messages behind a key end, or as many as have that many bytes together, but one at least.
+SELECT max(key) FROM (SELECT key, octet_length(payload) AS own, sum(octet_length(payload)) OVER (ORDER BY key) AS size
+    FROM {mail} WHERE key > ?1 ORDER BY key LIMIT ?2) WHERE size - own < ?3
+
+-- name: words_add
+INSERT INTO mail_words (rowid, body, sender, recipient, place, kind) SELECT {said} FROM {mail} WHERE key > ?1 AND key <= ?2
+
+-- name: words_remove
+INSERT INTO mail_words (mail_words, rowid, body, sender, recipient, place, kind)
+SELECT 'delete', {said} FROM {mail} WHERE key IN (SELECT value FROM json_each(?1)) AND key <= ?2
+
+-- name: words_option
+INSERT INTO mail_words (mail_words, rank) VALUES (?1, ?2)
+
+-- name: words_found
+SELECT {columns} FROM mail_words CROSS JOIN {mail} ON {mail}.key = mail_words.rowid
+
+-- name: hours_add
+INSERT INTO mail_hours (hour, first, last) SELECT sent_ms / 3600000, min(key), max(key) FROM {mail}
+WHERE key > ?1 AND key <= ?2 GROUP BY 1
+ON CONFLICT (hour) DO UPDATE SET first = min(first, excluded.first), last = max(last, excluded.last)
+
+-- name: hours_after
+SELECT min(first) FROM mail_hours WHERE hour >= ?1
+
+-- name: hours_before
+SELECT max(last) FROM mail_hours WHERE hour <= ?1
+
+-- name: last_key
+SELECT coalesce(max(key), 0) FROM {mail}
+
+-- name: count_behind
+SELECT count(*) FROM {mail} WHERE key > ?1
+
+-- name: meta_write
+INSERT INTO meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- name: meta_read
 SELECT value FROM meta WHERE name = ?1

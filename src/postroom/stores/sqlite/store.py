@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -49,12 +49,16 @@ from postroom.stores.contract import (
     topic_to,
 )
 
+from . import search
 from .claiming import Claims
 from .file import SqliteFile
 from .housekeeping import SqliteHousekeeping
 from .reading import RowReading
-from .rows import Row, StepTime, first_timer, ledger_text, subscription
+from .rows import SEARCH_MARK, Row, StepTime, first_timer, ledger_text, subscription
 from .transactions import Transactions, whole
+
+if TYPE_CHECKING:
+    from postroom.core.search_query import Term
 
 _SETTLED_AS: Final = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
 #: The state of a settled message (None: the ticket no longer counts), and the ids of what was put with it.
@@ -379,10 +383,12 @@ class SqliteStore(Store):
                 f"{self._file.statements['keys']} WHERE {condition} AND state <> 1 ORDER BY key LIMIT :limit",
                 {**values, "now": moment.now, "limit": query.limit},
             )
-            count = self._upkeep.delete([key for key, *_ in rows])
+            purged = self._upkeep.delete([key for key, *_ in rows])
             for order_key, channel, to_agent in dict.fromkeys(row[1:] for row in rows if row[1] is not None):
                 self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
-            return count
+        if purged and self._file.execute("meta_read", (SEARCH_MARK,)):
+            search.SearchIndex(self._steps).merge_all()  # until nothing of them is left in the file
+        return purged
 
     # Reading
 
@@ -391,6 +397,21 @@ class SqliteStore(Store):
 
     def find(self, query: Query, cursor: int | None = None) -> Page:
         return self._reading.find(query, cursor)
+
+    def find_text(
+        self,
+        query: Query,
+        terms: Sequence[Term],
+        cursor: int | None = None,
+        told: Callable[[int, int], object] | None = None,
+    ) -> Page | None:
+        index = search.SearchIndex(self._steps)
+        if not index.is_current() and (self._file.why_only_looking or not index.bring_up_to_date(told)):
+            return None
+        words = index.match(query, terms)
+        if words is None and terms:
+            return None  # nothing that an index could begin with
+        return self._reading.find(msgspec.structs.replace(query, order="newest"), cursor, words)
 
     def count(self, query: Query) -> int:
         return self._reading.count(query)

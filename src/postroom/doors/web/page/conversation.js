@@ -177,7 +177,7 @@ export class Conversation {
       event.preventDefault();
       event.stopPropagation();
     });
-    for (const name of CHOICES) byId(`f-${name}`).addEventListener("change", () => this.wish());
+    for (const name of ["search", ...CHOICES]) byId(`f-${name}`).addEventListener("change", () => this.wish()); // a search, at Enter
     byId("f-more").addEventListener("click", () => go("conversation", { ...here().query, to: "", free: "", thread: "" }));
     byId("f-clear").addEventListener("click", () => go("conversation", { message: here().query.message }));
     byId("f-on").addEventListener("click", () => {
@@ -189,10 +189,10 @@ export class Conversation {
   /** The address says what is looked for; what the fields say becomes the address. */
   wish() {
     const { query } = here();
-    const fields = { text: byId("f-text").value.trim() };
+    const fields = { text: byId("f-text").value.trim(), search: byId("f-search").value.trim() };
     for (const name of CHOICES) fields[name] = byId(`f-${name}`).value;
     this.wished = fields.text;
-    const typing = Boolean(query.text) && CHOICES.every((name) => (query[name] ?? "") === fields[name]);
+    const typing = Boolean(query.text) && ["search", ...CHOICES].every((name) => (query[name] ?? "") === fields[name]);
     go("conversation", { ...query, ...fields }, typing); // not a place of its own for each letter
   }
 
@@ -205,7 +205,7 @@ export class Conversation {
     if (text !== this.wished) byId("f-text").value = text; // else it is the field's own, and more may have been typed since
     this.wished = text;
     this.fillChoices();
-    for (const name of CHOICES) {
+    for (const name of ["search", ...CHOICES]) {
       const choice = byId(`f-${name}`);
       choice.value = wanted[name] ?? "";
       choice.classList.toggle("on", choice.value !== "");

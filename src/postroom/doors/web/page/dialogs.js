@@ -119,6 +119,7 @@ export function keys(about) {
     ["Enter", "open the message"],
     ["Esc", "close it, or clear the search"],
     ["/", "find text"],
+    ["s", "search words"],
     ["Space", "play or pause the history"],
     ["l", "back to now"],
     ["w", "write a message"],

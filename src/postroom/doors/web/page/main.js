@@ -240,10 +240,10 @@ class Page {
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const number = Number(event.key);
     if (number >= 1 && number <= VIEWS.length) this.visit(VIEWS[number - 1]);
-    else if (event.key === "/") {
+    else if (event.key === "/" || event.key === "s") {
       this.visit("conversation");
       byId("view-conversation").hidden = false; // now, not when the address has changed: the next key goes into the field
-      byId("f-text").focus();
+      byId(event.key === "/" ? "f-text" : "f-search").focus();
     } else if (event.key === "?") keys(this.about);
     else if (event.key === "w") compose(this.about);
     else if (event.key === "l") this.conversation.toNow();

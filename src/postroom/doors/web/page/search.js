@@ -7,10 +7,10 @@ const STEP = 500; // hits asked for at a time
 const MOST = 5000; // hits that are held; the search stops there, says so, and goes on when it is told to
 const AT_ONCE = 100; // new messages asked about at a time
 
-export const FIELDS = ["text", "agent", "channel", "type", "state", "to", "free", "thread"];
+export const FIELDS = ["text", "search", "agent", "channel", "type", "state", "to", "free", "thread"];
 const WAITING = new Set(["delayed", "notified", "retried"]); // looks of messages whose state is `stored`
 
-/** Whether a line passes all of a filter but its text, of which a line has only the beginning. */
+/** Whether a line passes all of a filter but its text and words, of which a line has only the beginning. */
 export function passes(line, wanted) {
   const state = WAITING.has(line.look) ? "stored" : line.look;
   return (
@@ -69,7 +69,7 @@ export class Search {
       const known = this.model.byId.has(line.id);
       if (!passes(line, this.wanted)) {
         if (known) this.model.drop(line.id);
-      } else if (known || !this.wanted.text) fresh += this.model.put({ ...line }) ? 1 : 0;
+      } else if (known || !(this.wanted.text || this.wanted.search)) fresh += this.model.put({ ...line }) ? 1 : 0;
       else this.unsure.set(line.id, line);
     }
     this.ask();
