@@ -38,6 +38,7 @@ from postroom.mail.groups import Groups
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
 from postroom.mail.received import check_names, check_timeout, listed
+from postroom.mail.redacting import REDACTION_CELL
 from postroom.mail.ticker import Ticker
 from postroom.sessions import session as sessions
 from postroom.stores.contract import FEED, Change, MailboxFigures, Query, Stats, Store
@@ -52,7 +53,7 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import attachments, presence, reasons, receipts, replaying, searching, threads, tokens
+from .mail import attachments, presence, reasons, receipts, redaction_rules, replaying, searching, threads, tokens
 from .mail import schedule as timetable
 from .stores import open_store
 
@@ -480,6 +481,32 @@ class Room:
             limit=_checked_limit(limit),
         )
         return self._gateway.store.purge(query)
+
+    # What is stored
+
+    def redact(self, name: str, pattern: str | None = None) -> list[redaction_rules.Rule]:
+        """From now on, let no sender store what a rule finds: "[redacted: NAME]" stands in its place.
+
+        `name` is a rule that ships ("github token", …), or "all" for all of those; with `pattern`, a regular expression, it
+        is the name of a rule of your own. Rules apply to the payloads of messages, and to the reasons and errors in their
+        ledgers. They are kept in the room: this process honours a new one at once, every other sender within two seconds.
+        What is stored already stays as it is, and so do attached files, cells and tasks. Returns all rules of the room.
+        Raises InvalidMessage for a name that is not known, and for a pattern that could take too long; nothing was changed.
+        """
+        rules = redaction_rules.add(self._gateway.open_store, REDACTION_CELL, name, pattern)
+        self._gateway.redaction.forget()
+        return rules
+
+    def unredact(self, name: str) -> bool:
+        """Remove a redaction rule, or "all" of them. Whether it was there."""
+        removed = redaction_rules.remove(self._gateway.open_store, REDACTION_CELL, name)
+        self._gateway.redaction.forget()
+        return removed
+
+    def redactions(self) -> list[redaction_rules.Rule]:
+        """The redaction rules of the room, by name."""
+        cell = self._gateway.open_store.cell_read(REDACTION_CELL)
+        return redaction_rules.rules_in(None if cell is None else cell.value)
 
     def replay(
         self,

@@ -363,7 +363,11 @@ PAGES = (
     ),
     Page(
         "reading", "Looking into a room", "None of these calls changes anything.",
-        ("postroom.Room|receipt why get peek count events cursor watch stats mailboxes agents waits dead_letters",),
+        ("postroom.Room|receipt why get peek count search events cursor watch stats mailboxes agents waits dead_letters",),
+    ),
+    Page(
+        "keeping", "What a room keeps", "Put back, delete or send again what is kept, and say what is not to be stored.",
+        ("postroom.Room|requeue purge replay redact unredact redactions", "postroom.mail.redaction_rules.Rule"),
     ),
     Page("agents", "Agents", "An agent is a name in a room that sends and receives.", ("postroom.Agent", "postroom.AgentInfo")),
     Page(
@@ -378,7 +382,7 @@ PAGES = (
         "receipts", "Receipts, reasons and figures", "What a room tells of its messages.",
         (
             "postroom.Receipt", "postroom.Event", "postroom.DeadLetter", "postroom.Attempt", "postroom.Wait",
-            "postroom.mail.reasons.Reason", "postroom.stores.contract.Change", "postroom.stores.contract.Stats",
+            "postroom.mail.reasons.Reason", "postroom.mail.searching.Hits", "postroom.stores.contract.Change", "postroom.stores.contract.Stats",
             "postroom.stores.contract.MailboxFigures",
         ),
     ),

@@ -391,6 +391,9 @@ class Room(Mirror[room.Room]):
     requeue = in_thread(room.Room.requeue)
     purge = in_thread(room.Room.purge)
     replay = in_thread(room.Room.replay)
+    redact = in_thread(room.Room.redact)
+    unredact = in_thread(room.Room.unredact)
+    redactions = in_thread(room.Room.redactions)
     attach = in_thread(room.Room.attach)
     artifact = in_thread(room.Room.artifact)
 

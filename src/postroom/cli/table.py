@@ -186,6 +186,16 @@ COMMANDS: Final = {
         "postroom purge --state dead --to bob --dry-run",
         "postroom purge ID --yes",
     ),
+    "redact": Command(
+        "redact",
+        "keep secrets out of what is stored: rules for tokens, keys and patterns of your own",
+        "postroom redact add all",
+        "postroom redact add 'github token'",
+        "postroom redact add customer --pattern 'CUST-[0-9]{6,10}'",
+        "postroom redact list",
+        "postroom redact test 'use CUST-1234567'",
+        "postroom redact remove customer",
+    ),
     "sql": Command(
         "look",
         "query the room's SQLite tables",
@@ -363,7 +373,21 @@ GROUPS: Final = (
     ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
     (
         "Rooms",
-        ("init", "allow", "doctor", "requeue", "replay", "purge", "as", "demo", "bench", "nats", "completion", "help"),
+        (
+            "init",
+            "allow",
+            "doctor",
+            "requeue",
+            "replay",
+            "purge",
+            "redact",
+            "as",
+            "demo",
+            "bench",
+            "nats",
+            "completion",
+            "help",
+        ),
     ),
 )
 

@@ -16,6 +16,7 @@ __getattr__ = deferring(
     "reasons",
     "receipts",
     "receiving",
+    "redaction_rules",
     "replaying",
     "schedule",
     "searching",

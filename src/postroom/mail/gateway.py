@@ -36,6 +36,7 @@ from postroom.stores.contract import Claimed, Delivery, Settled, Store, Swept, T
 
 from . import rate_limit
 from .leases import LeaseHeartbeat
+from .redacting import Redaction
 
 if TYPE_CHECKING:
     from postroom.core.chore import Chore
@@ -160,6 +161,8 @@ class Gateway:
         self._closing = Latch(clock)
         self._closing_fd = self._closing.fileno()
         self._limit = _limit(store, config.rate_per_s, config.rate_burst, clock)
+        #: The room's redaction rules, which everything that is about to be stored passes.
+        self.redaction = Redaction(store)
         self._pair_limit = _limit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
         #: When somebody last used the room (the steady clock), which is when it last claimed something.
         self.now_ns = clock.steady_ns()
@@ -290,6 +293,7 @@ class Gateway:
     def _admit(self, drafts: Sequence[Draft], *, limited: bool = True) -> None:
         """Everything that comes before messages are stored."""
         self.check_open()
+        self.redaction.apply(drafts, self.now_ns)
         self._check(drafts)
         for draft in drafts:
             if draft.replaces is not None:
@@ -369,6 +373,8 @@ class Gateway:
     ) -> Settled:
         """Say what became of a message; see `Store.settle`. The puts must have been checked."""
         self.check_open()
+        if puts or detail is not None:
+            detail = self.redaction.apply_to_end(puts, detail, self.now_ns, self.config.max_payload_bytes)
         if self.hooks.listeners:
             self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)

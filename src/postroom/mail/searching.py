@@ -59,9 +59,10 @@ class Hits(Sequence[Message]):
     """
 
     def __init__(self, messages: list[Message], *, more: bool, read: int | None, reached_ms: int | None) -> None:
-        self.messages = messages  # the hits
-        self.more = more
-        self.read = read
+        self.messages = messages  # the hits, newest first
+        self.more = more  # whether there are older hits than the limit let through
+        self.read = read  # how many messages were read; None: an index was asked
+        #: When the oldest of those was sent, if older ones were not read; else None.
         self.reached = None if reached_ms is None else iso(reached_ms)
 
     @property
