@@ -53,7 +53,18 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import attachments, presence, reasons, receipts, redaction_rules, replaying, searching, threads, tokens
+from .mail import (
+    attachments,
+    presence,
+    reasons,
+    receipts,
+    redaction_rules,
+    replaying,
+    retaining,
+    searching,
+    threads,
+    tokens,
+)
 from .mail import schedule as timetable
 from .stores import open_store
 
@@ -507,6 +518,29 @@ class Room:
         """The redaction rules of the room, by name."""
         cell = self._gateway.open_store.cell_read(REDACTION_CELL)
         return redaction_rules.rules_in(None if cell is None else cell.value)
+
+    def retention(
+        self,
+        channel: str | None = None,
+        *,
+        age_s: float | None = None,
+        count: int | None = None,
+        bytes: int | None = None,
+    ) -> dict[str, retaining.Retention]:
+        """Keep less of a channel's finished messages than the room's own limits do. Returns the limits of every channel.
+
+        Those sent more than `age_s` ago are deleted, and of the others all but the newest `count`, and all but the newest whose
+        payloads have `bytes` together. What is given replaces what the channel had; a channel alone has none any more; without
+        a channel nothing changes. Messages that wait, are claimed or are dead are never deleted by this.
+        The limits are kept in the room, and applied about once a minute by a process that has it open with an agent.
+        Raises InvalidMessage for a wrong value; nothing was changed.
+        """
+        limits = retaining.Retention(age_s, count, bytes)
+        if channel is not None:
+            retaining.change(self._gateway.open_store, channel, limits)
+        elif limits != retaining.Retention():
+            raise InvalidMessage("channel", "must say which channel the limits are for")
+        return retaining.read(self._gateway.open_store)
 
     def replay(
         self,

@@ -367,7 +367,8 @@ PAGES = (
     ),
     Page(
         "keeping", "What a room keeps", "Put back, delete or send again what is kept, and say what is not to be stored.",
-        ("postroom.Room|requeue purge replay redact unredact redactions", "postroom.mail.redaction_rules.Rule"),
+        ("postroom.Room|requeue purge replay redact unredact redactions retention", "postroom.mail.redaction_rules.Rule",
+         "postroom.mail.retaining.Retention"),
     ),
     Page("agents", "Agents", "An agent is a name in a room that sends and receives.", ("postroom.Agent", "postroom.AgentInfo")),
     Page(

@@ -161,7 +161,7 @@ RUN_HERE = {
     "guide.md": 8,
     "conversations.md": 4,
     "search.md": 1,
-    "keeping.md": 1,
+    "keeping.md": 2,
     "board.md": 8,
     "communications.md": 3,
     "pool.md": 7,

@@ -42,7 +42,7 @@ PUBLIC_NAMES = """
     RoomError RoomNotFound RoomNotAllowed RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable RoomGone OutcomeUnknown
 """.split()
 
-ROOM_NAMES = "agent groups session board reserve receipt thread peek search events watch replay dead_letters requeue redact unredact redactions stats agents attach close".split()
+ROOM_NAMES = "agent groups session board reserve receipt thread peek search events watch replay dead_letters requeue redact unredact redactions retention stats agents attach close".split()
 AGENT_NAMES = "send withdraw publish subscribe unsubscribe receive poll listen ask ask_many serve heartbeat".split()
 SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
 RECEIVED_NAMES = "ack retry dead extend reply refuse".split()

@@ -391,6 +391,7 @@ class Room(Mirror[room.Room]):
     requeue = in_thread(room.Room.requeue)
     purge = in_thread(room.Room.purge)
     replay = in_thread(room.Room.replay)
+    retention = in_thread(room.Room.retention)
     redact = in_thread(room.Room.redact)
     unredact = in_thread(room.Room.unredact)
     redactions = in_thread(room.Room.redactions)

@@ -186,6 +186,15 @@ COMMANDS: Final = {
         "postroom purge --state dead --to bob --dry-run",
         "postroom purge ID --yes",
     ),
+    "retention": Command(
+        "retention",
+        "keep less of a channel: by age, count or size",
+        "postroom retention set builds --age 2d",
+        "postroom retention set chatter --count 1000 --bytes 10MB",
+        "postroom retention list",
+        "postroom retention apply",
+        "postroom retention remove builds",
+    ),
     "redact": Command(
         "redact",
         "keep secrets out of what is stored: rules for tokens, keys and patterns of your own",
@@ -381,6 +390,7 @@ GROUPS: Final = (
             "replay",
             "purge",
             "redact",
+            "retention",
             "as",
             "demo",
             "bench",

@@ -18,6 +18,7 @@ __getattr__ = deferring(
     "receiving",
     "redaction_rules",
     "replaying",
+    "retaining",
     "schedule",
     "searching",
     "serving",

@@ -17,14 +17,17 @@ from typing import Any, Final
 from postroom.core.chore import Chore
 from postroom.core.config import ARTIFACTS, HEARTBEAT_S
 from postroom.stores.cells import DELETE, update
+from postroom.stores.contract import RETENTION
 
-from . import attachments, presence
+from . import attachments, presence, retaining
 from .gateway import Gateway
 from .leases import SHORT_LEASE_S
 
 KEEPER_CELL: Final = "upkeep"
 #: The process that keeps house has so long a term without a word; then another may take over.
 TERM_S: Final = 6 * HEARTBEAT_S
+#: The limits that channels have of their own are applied so often (`retaining.py`).
+CHANNELS_S: Final = 60.0
 #: Attached files are looked over so often, all processes together, and so many pages of messages in a round.
 FILES_CELL: Final = "attachments"
 FILES_S: Final = 6 * 3600.0
@@ -37,6 +40,7 @@ class Upkeep:
     def __init__(self, gateway: Gateway, folder: Path | None = None) -> None:
         self._gateway = gateway
         self._files = FileKeeping(gateway, folder)
+        self._next_channels_ns = 0
         self._names: dict[str, None] = {}
         #: Of these, the agents that live elsewhere and hold their claims themselves.
         self._connected: dict[str, None] = {}
@@ -84,6 +88,15 @@ class Upkeep:
             presence.prune(self._gateway, self._silences)
             self._gateway.sweep()
             self._files.round()
+            self._keep_channels_short()
+
+    def _keep_channels_short(self) -> None:
+        """Apply the limits of channels, now and then: in a room without any, this reads one cell."""
+        now_ns = self._gateway.clock.steady_ns()
+        if now_ns >= self._next_channels_ns:
+            self._next_channels_ns = now_ns + round(CHANNELS_S * 1_000_000_000)
+            if self._gateway.store.cell_read(RETENTION) is not None:
+                retaining.apply(self._gateway.store)
 
     def _beat(self, name: str) -> None:
         with self._lock:

@@ -42,6 +42,8 @@ ORDERS: Final = ("oldest", "newest", "claim")
 FEED: Final = "feed"
 #: The cell in which a store that has no better place keeps what `Store.forgotten` says.
 FORGOTTEN: Final = "feed-forgotten"
+#: The cell in which a room keeps the limits that channels have of their own (`mail/retaining.py`).
+RETENTION: Final = "retention"
 
 
 def topic_to(agent: str) -> str:
