@@ -34,7 +34,6 @@ from postroom.core.states import FINISHED, OPEN, State, states_named
 from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series
-from postroom.mail.groups import Groups
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
 from postroom.mail.received import check_names, check_timeout, listed
@@ -65,6 +64,7 @@ from .mail import (
     threads,
     tokens,
 )
+from .mail import groups as agent_groups
 from .mail import schedule as timetable
 from .stores import open_store
 
@@ -169,9 +169,9 @@ class Room:
         return self._part(boards.Board)
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> agent_groups.Groups:
         """The room's groups of agents."""
-        return self._part(Groups)
+        return self._part(agent_groups.Groups)
 
     def reserve(
         self,

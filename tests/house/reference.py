@@ -363,7 +363,7 @@ PAGES = (
     ),
     Page(
         "reading", "Looking into a room", "None of these calls changes anything.",
-        ("postroom.Room|receipt why get peek count search events cursor watch stats mailboxes agents waits dead_letters",),
+        ("postroom.Room|receipt why get thread peek count search events cursor watch stats mailboxes agents waits dead_letters",),
     ),
     Page(
         "keeping", "What a room keeps", "Put back, delete or send again what is kept, and say what is not to be stored.",
@@ -371,6 +371,10 @@ PAGES = (
          "postroom.mail.retaining.Retention"),
     ),
     Page("agents", "Agents", "An agent is a name in a room that sends and receives.", ("postroom.Agent", "postroom.AgentInfo")),
+    Page(
+        "asking", "Asking, and groups", "[Several agents, groups and threads](../conversations.md) shows how to use them.",
+        ("postroom.Agent|ask ask_many", "postroom.Answers", "postroom.Groups"),
+    ),
     Page(
         "receiving", "Receiving", "How an agent gets messages.", ("postroom.Agent|receive poll claimed listen serve",),
     ),

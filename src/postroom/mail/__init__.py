@@ -7,8 +7,10 @@ from postroom.core.system.startup import deferring
 #: What a mere sender has no use for: it comes with hashes, near names, chance and logging.
 __getattr__ = deferring(
     __name__,
+    "answers",
     "attachments",
     "cron",
+    "groups",
     "handles",
     "history",
     "questions",
@@ -22,5 +24,6 @@ __getattr__ = deferring(
     "schedule",
     "searching",
     "serving",
+    "threads",
     "tokens",
 )

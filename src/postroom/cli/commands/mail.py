@@ -16,8 +16,7 @@ from postroom.core.message import GROUP_SIGN
 from postroom.core.states import State
 from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import AskTimeout, InvalidMessage, NoMail, PostroomError, UnknownMessage
-from postroom.mail import presence
-from postroom.mail.answers import ENOUGH, Answers
+from postroom.mail import answers, presence
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import TOLD_TO_STOP, Received
 
@@ -200,7 +199,7 @@ def ask(call: Invocation) -> int:
     return exit_codes.DONE
 
 
-def _show_answers(call: Invocation, asked: Answers) -> int:
+def _show_answers(call: Invocation, asked: answers.Answers) -> int:
     """The answers of several agents as they come, then why the others gave none."""
     for answer in asked:
         if call.json:
@@ -228,7 +227,7 @@ def _show_answers(call: Invocation, asked: Answers) -> int:
 
 def _enough(text: str) -> str | int:
     """The value of --enough."""
-    if text in ENOUGH:
+    if text in answers.ENOUGH:
         return text
     try:
         return options.count(text)
@@ -238,7 +237,9 @@ def _enough(text: str) -> str | int:
 
 def _recipients(call: Invocation) -> list[str]:
     """TO and each --to, with each group replaced by its members; a name that is given twice counts once."""
-    return call.room.groups.expand([call.args.to, *call.args.also], call.name)
+    name, named = call.name, list(dict.fromkeys([call.args.to, *call.args.also]))
+    is_plain_list = not any(each.startswith(GROUP_SIGN) for each in named)
+    return named if is_plain_list else call.room.groups.expand(named, name)
 
 
 def _is_to_several(call: Invocation) -> bool:
