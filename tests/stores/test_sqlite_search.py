@@ -153,7 +153,7 @@ DIES = """
 import sys, postroom
 from postroom.core import crashpoints
 room = postroom.open(sys.argv[1])
-crashpoints.die_at("sqlite.indexed", times_passed=1)
+crashpoints.die_at("sqlite.written", times_passed=2)  # the index is made, and the first step is done
 room.search("needle")
 """
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from postroom.core import crashpoints
 from postroom.core.clock import ManualClock
+from postroom.core.search_query import parse_query
 from postroom.core.states import State
 from postroom.core.system.process import host_id
 from postroom.stores.contract import Query, Ticket
@@ -26,6 +27,8 @@ from .rooms import letter, open_room, want
 ELSEWHERE = "elsewhere:1:1"
 #: A process of this machine that does not run: no pid is that high.
 GONE = f"{host_id()}:999999999:1"
+
+WORDS = parse_query("words").terms
 
 Known = Mapping[str, Any]
 
@@ -86,6 +89,20 @@ def _in_line(store: SqliteStore, **fields: Any) -> Known:
     return {**known, "behind": ids}
 
 
+def _indexed(store: SqliteStore) -> Known:
+    """An index of words, and two messages that came after it."""
+    store.put([letter(payload={"text": "old words"})])
+    store.find_text(Query(), WORDS)
+    store.put([letter(payload={"text": f"new words {n}"}) for n in range(2)])
+    return {}
+
+
+def _searched(store: SqliteStore) -> Known:
+    known = _indexed(store)
+    store.find_text(Query(), WORDS)
+    return known
+
+
 def _subscribed(store: SqliteStore) -> Known:
     store.subscribe("news", "bob")
     store.subscribe("news", "carol")
@@ -110,6 +127,8 @@ def _answer(store: SqliteStore, known: Known) -> object:
 
 
 STEPS: dict[str, Step] = {
+    "search": Step(_indexed, lambda store, _: store.find_text(Query(), WORDS)),
+    "purge what is indexed": Step(_searched, lambda store, _: store.purge(Query(limit=1))),
     "send": Step(_nothing, lambda store, _: store.put([letter(payload={"n": 1})])),
     "send a batch": Step(_nothing, lambda store, _: store.put([letter(payload={"n": n}) for n in range(3)])),
     "send with a key": Step(_nothing, lambda store, _: store.put([letter(idempotency_key="once")])),

@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from postroom.core import crashpoints
 from postroom.core.clock import SYSTEM
 from postroom.core.search_query import Term, words_of
 from postroom.errors import RoomUnreachable
@@ -105,7 +104,6 @@ class SearchIndex:
             self._leave_no_traces()
             indexed = self._file.change("words_add", (mark, end))
             self._file.change("hours_add", (mark, end))
-            crashpoints.reached("sqlite.indexed")
             self._file.change("meta_write", (SEARCH_MARK, end))
         return end, indexed
 
