@@ -370,6 +370,10 @@ PAGES = (
         ("postroom.Room|requeue purge replay redact unredact redactions retention", "postroom.mail.redaction_rules.Rule",
          "postroom.mail.retaining.Retention"),
     ),
+    Page(
+        "schedules", "Schedules", "Messages that a room sends by the clock; [schedules](../schedules.md) shows how to use them.",
+        ("postroom.Room|schedule unschedule schedules", "postroom.Schedule"),
+    ),
     Page("agents", "Agents", "An agent is a name in a room that sends and receives.", ("postroom.Agent", "postroom.AgentInfo")),
     Page(
         "asking", "Asking, and groups", "[Several agents, groups and threads](../conversations.md) shows how to use them.",

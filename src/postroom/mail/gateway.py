@@ -167,7 +167,7 @@ class Gateway:
         #: When somebody last used the room (the steady clock), which is when it last claimed something.
         self.now_ns = clock.steady_ns()
         self._next_look_ns = self.now_ns + _LOOK_NS
-        #: Called now and then in a thread that may wait for the store: whoever has the room open looks for schedules.
+        #: Called now and then by waiters and by the upkeep: every process that has the room open looks for schedules.
         self.looked: Callable[[], None] = _nothing
         #: What this process has claimed and not settled, and what keeps it.
         self.leases = LeaseHeartbeat(store, clock)
@@ -208,12 +208,12 @@ class Gateway:
         """
         if self.clock.steady_ns() >= self._next_look_ns:
             self._look()
+            if self.claims_in_callers_thread:  # and not in a loop, which must not wait for the store
+                self.looked()
 
     def _look(self) -> None:
         self.store.check_there()  # when it raises, the next look is made by the next call: nobody gets past it any more
         self._next_look_ns = self.clock.steady_ns() + _LOOK_NS
-        if self.claims_in_callers_thread:
-            self.looked()
 
     # The way of a message
 

@@ -428,8 +428,8 @@ _SCHEDULES = (
         'value["anchor_ms"] - wall_ms <= CORRECTED_MS', 'value["anchor_ms"] - wall_ms <= 0',
     ),
     Mutant(
-        "mail/schedule.py", "one message for all that was missed is one for each",
-        '    if missed == "all":\n        return ticks[:PORTION]', '    if missed != "skip":\n        return ticks[:PORTION]',
+        "mail/schedule.py", "one message for all that was missed is none",
+        '    if missed == "skip" and now_ms', '    if missed != "all" and now_ms',
     ),
     Mutant(
         "mail/schedule.py", "all that was missed is the latest of it",
