@@ -63,7 +63,7 @@ from .mail import (
     searching,
     threads,
     tokens,
-)
+)  # fmt: skip
 from .mail import groups as agent_groups
 from .mail import schedule as timetable
 from .stores import open_store
@@ -559,9 +559,8 @@ class Room:
     ) -> list[str]:
         """Send messages from the past again, oldest first, each marked with `replay_of`. Returns the new ids.
 
-        `since` is a time (ISO 8601 text, a datetime, milliseconds), a span ("2h") or a position in the
-        feed. Each message is sent once:
-        what is itself a replay counts as the message that it repeats. They go to the same channel and expire no more;
+        `since` is a time (ISO 8601 text, a datetime, milliseconds), a span ("2h") or a position in the feed. Each message
+        is sent once: a replay counts as the message that it repeats. They go to the same channel and expire no more;
         answers are ordinary mail. What is still waiting is sent again too, unless `state` says otherwise.
 
         They come from `by`, in its lane and never in that of the first sender, whom `room.get(replay_of)` names. Without

@@ -121,16 +121,16 @@ class Agent:
     ) -> str | list[str]:
         """Send a message to one agent; to None, to the first agent to claim it in the channel. Returns its id.
 
-        To a list of names, each gets a message of its own: all are stored in one step or none, a name that is given twice
-        gets one, and a list of ids is returned. "@reviewers" in a list is a group: its members at this moment, but the
-        sender itself (see `Groups`).
+        To a list of names, each gets a message of its own, and a list of ids is returned. All are stored in one step or
+        none; a name that is given twice gets one. "@reviewers" in a list is a group: its members at this moment, but not
+        the sender itself (see `Groups`).
 
         When this returns, the message is stored, even if this process dies now. It may not have been seen yet.
         With `wait="acked"` the receiver has acked (or answered) it, with `wait="answered"` answered it. Raises NotAcked,
         with the id, when that did not happen within `timeout_s` (None: no limit) or can no longer happen; the message
         stays stored then.
-        Messages of one `order_key` in one mailbox (recipient and channel) are delivered one at a time and in order, those
-        of different keys side by side; one that fails blocks its key while it is retried.
+        Messages of one `order_key` in one mailbox (recipient and channel) are delivered one at a time and in order.
+        Different keys run side by side. A message that fails blocks its key while it is retried.
         `replaces` is the id of an earlier message of this agent, which is withdrawn in the same step if no receiver has
         it; this one is stored in any case. With `debounce_s` every waiting message of this agent and `order_key` in that
         mailbox is replaced, and this one is delivered after that long unless another replaces it.
