@@ -44,6 +44,7 @@ WORDS = {
     "group": ["list"],
     "board": ["list"],
     "reserve": ["src/*"],
+    "schedule": ["add", "beat", "--every", "60"],
     "unreserve": ["src/*"],
     "status": [],
     "top": ["--once"],

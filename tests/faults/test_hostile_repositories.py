@@ -61,6 +61,7 @@ EVERY_COMMAND: dict[str, list[str]] = {
     "hook": ["auto"],
     "board": ["list"],
     "reserve": [],
+    "schedule": ["add", "beat", "--every", "60"],
     "unreserve": ["--all", "--as", "ada"],
     "run": ["nowhere.pw"],
     "build": ["nowhere.pw", "-o", "made"],

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from postroom.core.clock import Clock, iso
 from postroom.core.config import Config, RoomUrl
@@ -47,6 +48,10 @@ class AuditedStore(SqliteStore):
         settled = super().settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
         self._written(settled.ids)
         return settled
+
+    def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
+        ids = super().put_with_cell(drafts, name, value, expect)
+        return None if ids is None else self._written(ids)
 
     def close(self) -> None:
         super().close()
