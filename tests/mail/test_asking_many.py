@@ -147,6 +147,22 @@ def test_the_time_counts_from_the_call_and_what_came_while_nobody_looked_is_give
     assert isinstance(asked.missing["cy"], postroom.AskTimeout)
 
 
+def test_what_comes_while_the_loop_is_busy_is_given_though_the_time_is_over_by_then(
+    room: Room, ada: Agent, clock: ManualClock
+) -> None:
+    asked = ada.ask_many(["bob", "cy"], {}, timeout_s=3)
+    room.agent("bob").receive(timeout_s=0).reply({})
+    came = []
+    for answer in asked:
+        came.append(answer.from_agent)
+        if len(came) == 1:
+            room.agent("cy").receive(timeout_s=0).reply({})
+            clock.advance(10)
+
+    assert came == ["bob", "cy"]
+    assert asked.missing == {}
+
+
 def test_a_loop_that_ends_in_the_middle_cancels_the_rest(room: Room, ada: Agent) -> None:
     asked = ada.ask_many(["bob", "cy"], {}, timeout_s=None)
     room.agent("bob").receive(timeout_s=0).reply({})
