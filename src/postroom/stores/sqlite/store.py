@@ -88,7 +88,10 @@ class SqliteStore(Store):
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         draft = drafts[0] if len(drafts) == 1 else None
-        if draft is None or _needs_a_look(draft) or self._file.left_open():
+        if (
+            draft is None or draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
+            or self._file.left_open()
+        ):  # fmt: skip
             return self._put_in_a_step(drafts)
         # the usual send or question: one statement, with nothing to read before it
         steps, waiter = self._steps, None
@@ -108,7 +111,10 @@ class SqliteStore(Store):
             self._steps.enrol(waiter)
         # lists: an interrupt could leave a generator unfinished
         with self._steps.step() as moment:
-            if waiters != {None} or any([_needs_a_look(draft) for draft in drafts]):  # noqa: C419
+            if waiters != {None} or any([  # noqa: C419
+                draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
+                for draft in drafts
+            ]):  # fmt: skip
                 return self._put_all(drafts, moment)
             return self._put_plain(drafts, moment)
 
@@ -591,8 +597,3 @@ def _cell_text(value: Any) -> str:
     if faults:
         raise InvalidMessage(faults)
     return text
-
-
-def _needs_a_look(draft: Draft) -> bool:
-    """Whether something has to be read before it is stored; a waiter, whose number is known, needs none."""
-    return bool(draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces)
