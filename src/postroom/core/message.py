@@ -169,9 +169,19 @@ class Draft(msgspec.Struct, kw_only=True):
     debounce: bool = False
 
 
+#: The fields that a message has from its draft, unchanged.
+_SENT: Final = sorted({*Draft.__struct_fields__} & {*Message.__struct_fields__} - {"waiter"})
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 decode_payload: Final = _decode
+
+
+def draft_of(message: Message) -> Draft:
+    """What a kept message was sent as, as far as a message tells; neither its delay nor its waiter."""
+    ttl_s = None if message.expires_at_ms is None else (message.expires_at_ms - message.timestamp_ms) / 1000
+    sent = {name: getattr(message, name) for name in _SENT}
+    return Draft(**sent, ttl_s=ttl_s, payload_json=_encode(message.payload).decode())
 
 
 def check(draft: Draft, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Draft:

@@ -21,7 +21,7 @@ from postroom.core.clock import Clock
 from postroom.core.message import Draft, Message, MessageWithLedger
 from postroom.core.states import State
 from postroom.core.system.process import process_alive, this_process
-from postroom.errors import RoomBusy
+from postroom.errors import RoomBusy, RoomError
 
 if TYPE_CHECKING:
     from postroom.core.search_query import Term
@@ -301,6 +301,7 @@ class Store(ABC):
     shared: ClassVar[bool]  # other processes see the same room
     atomic_settle: ClassVar[bool] = True  # settling, answering and claiming the next are one step
     exact_fifo: ClassVar[bool] = True  # also with several claimers
+    restores: ClassVar[bool] = False  # messages of another room can be taken over (`restore`)
 
     clock: Clock
 
@@ -489,6 +490,23 @@ class Store(ABC):
     @abstractmethod
     def purge(self, query: Query) -> int:
         """Delete messages for good, at most `query.limit`. Returns how many. Claimed ones are never deleted."""
+
+    def restore(self, messages: Sequence[MessageWithLedger]) -> int:
+        """Take over messages of another room as they stand, for a move or an import. Returns how many were new here.
+
+        They are at rest: READY, DELAYED or finished, with no owner, no lease and no waiter. `check` has not seen them;
+        their ids are UUIDs as stores give them.
+        After: all are kept, durably where the store is durable, in this order, behind everything stored before. `get`
+        gives each with the id, the ledger, the token and all other fields that it was given, and every method knows it
+        by that id; its sender's idempotency key counts, and answers find it by `answer_to`. Each claim from now on has
+        a larger token than the message brought along. A message whose id is kept here already stays as it is, so that
+        a repeat does no harm. The feed tells of each once; retention counts from now on.
+        If it raised: the first of them may be kept, whole; a repeat takes over the rest.
+        Not promised: that work on messages which the other room no longer keeps is counted in `work_of`; a place behind
+        the others for a message that this very room once stored.
+        """
+        del messages
+        raise RoomError(f"{type(self).__name__} cannot take over messages of another room")
 
     @abstractmethod
     def subscribe(self, channel: str, agent: str) -> None:

@@ -17,7 +17,18 @@ from __future__ import annotations
 
 import pytest
 
-_PARTS = ("putting", "claiming", "ordering", "settling", "timing", "asking", "reading", "keeping", "waking")
+_PARTS = (
+    "putting",
+    "claiming",
+    "ordering",
+    "settling",
+    "timing",
+    "asking",
+    "reading",
+    "keeping",
+    "restoring",
+    "waking",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("workbench", *_PARTS)))
 
 from .asking import Asking  # noqa: E402  (pytest must hear of the modules before they are imported)
@@ -26,6 +37,7 @@ from .keeping import Keeping  # noqa: E402
 from .ordering import Ordering  # noqa: E402
 from .putting import Putting  # noqa: E402
 from .reading import Reading  # noqa: E402
+from .restoring import Restoring  # noqa: E402
 from .settling import Settling  # noqa: E402
 from .timing import Timing  # noqa: E402
 from .waking import Waking  # noqa: E402
@@ -34,5 +46,5 @@ from .workbench import StoreBench, gone_process, together  # noqa: E402
 __all__ = ["StoreBench", "StoreContract", "gone_process", "together"]
 
 
-class StoreContract(Putting, Claiming, Ordering, Settling, Timing, Asking, Reading, Keeping, Waking):
+class StoreContract(Putting, Claiming, Ordering, Settling, Timing, Asking, Reading, Keeping, Restoring, Waking):
     """Every promise of `postroom.stores.contract`. Derive from it, and say how to open your store."""

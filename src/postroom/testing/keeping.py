@@ -44,6 +44,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "stats": lambda store: store.stats(),
     "work_of": lambda store: store.work_of("bob"),
     "number_at": lambda store: store.number_at(0),
+    "restore": lambda store: store.restore([]) if store.restores else store.number_at(0),
 }
 
 

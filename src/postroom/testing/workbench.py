@@ -25,6 +25,7 @@ ABILITIES = {
     "shared": "no second opening sees its room",
     "atomic_settle": "settling, answering and claiming the next are several steps there",
     "exact_fifo": "several claimers may get messages out of order there",
+    "restores": "messages of another room cannot be taken over there",
     "switchboard": "each waiter there has a descriptor of its own",
 }
 
@@ -39,7 +40,7 @@ def needs(ability: str) -> Callable[[F], F]:
     assert ability in ABILITIES
 
     def mark(test: F) -> F:
-        test.__dict__["needs"] = ability
+        test.__dict__["needs"] = (*test.__dict__.get("needs", ()), ability)
         return test
 
     return mark
@@ -58,7 +59,7 @@ class StoreBench:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name in dir(cls):
-            if getattr(getattr(cls, name), "needs", None) in cls.lacks:
+            if not {*cls.lacks}.isdisjoint(getattr(getattr(cls, name), "needs", ())):
                 setattr(cls, name, None)  # pytest collects what can be called
 
     def open(self, clock: Clock, config: Config) -> Store:
@@ -71,8 +72,7 @@ class StoreBench:
         self.clock = ManualClock()
         self._opened: list[Store] = []
         self.store = self.open_again()
-        ability = getattr(request.function, "needs", None)
-        if ability is not None and not self.has(ability):
+        for ability in (each for each in getattr(request.function, "needs", ()) if not self.has(each)):
             pytest.skip(f"{type(self.store).__name__} lacks {ability!r}: {ABILITIES[ability]}; say so in `lacks`")
         yield
         for store in reversed(self._opened):

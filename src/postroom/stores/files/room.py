@@ -12,7 +12,7 @@ import msgspec
 
 from postroom.core.clock import Clock, iso
 from postroom.core.config import AGENT_LEASE_S, Config
-from postroom.core.message import Draft, LedgerEntry, id_of
+from postroom.core.message import Draft, LedgerEntry, MessageWithLedger, id_of, key_of
 from postroom.core.states import State
 from postroom.errors import RoomUnreachable
 from postroom.stores.rules import discard, later_ms
@@ -220,6 +220,20 @@ class FileTables(Tables):
             row.signal = f"outbox/{folder_of(draft.from_agent)}/{row.file}"
         return row
 
+    def row_for(self, message: MessageWithLedger, draft: Draft) -> FileRow:
+        key = key_of(message.id, self.salt)
+        us = self.next_us() if key is None else us_of_key(key)
+        path = self.tree.temp(make_file(draft, message.id, iso(message.timestamp_ms)))
+        row = self.row_at(draft, draft.to_agent, us, message.timestamp_ms, file_of(us, draft.type), path)
+        row.id, row.state = message.id, message.exact_state
+        return row
+
+    def restore(self, message: MessageWithLedger, draft: Draft) -> FileRow:
+        row = super().restore(message, draft)
+        assert isinstance(row, FileRow)
+        self.took.entries[row.key] = list(row.ledger)
+        return row
+
     def row_at(self, draft: Draft, to_agent: str | None, us: int, timestamp_ms: int, file: str, path: str) -> FileRow:
         """A row for a file that is there."""
         key = key_of_us(us)
@@ -415,9 +429,10 @@ class FileTables(Tables):
     ) -> RowRecord:
         draft = [getattr(row.draft, name) for name in _FIXED]
         about = [row.timestamp_ms, row.size_bytes, row.file, row.dropped, row.signal, row.first]
+        own_id = [row.id] if row.moved else []
         return RowRecord(
             row.key, was, row.path, row.state, row.wake_ms, row.token, row.deliveries, row.claimed_by, row.owner, row.waiter,
-            row.last_delivered_ms, row.error, row.expires_ms, row.since_ms, entries, news, [*about, draft] if fixed else None,
+            row.last_delivered_ms, row.error, row.expires_ms, row.since_ms, entries, news, [*about, draft, *own_id] if fixed else None,
         )  # fmt: skip
 
     def end_step(self, number: int) -> None:
@@ -484,11 +499,12 @@ class FileTables(Tables):
                 self._order.append((row.first, row.key))
 
     def _known_row(self, key: int, fixed: list[Any]) -> FileRow:
-        timestamp_ms, size_bytes, file, dropped, signal, first, values = fixed
+        timestamp_ms, size_bytes, file, dropped, signal, first, values, *own_id = fixed
         draft = Draft(payload=None, **dict(zip(_FIXED, values, strict=False)))  # lines of layout 2 have fewer
         return FileRow(
-            key=key, id=id_of(key, self.salt), draft=draft, timestamp_ms=timestamp_ms, expires_ms=None, state=State.READY,
-            size_bytes=size_bytes, file=file, dropped=dropped, signal=signal, first=first,
+            key=key, id=own_id[0] if own_id else id_of(key, self.salt), draft=draft, timestamp_ms=timestamp_ms,
+            expires_ms=None, state=State.READY, size_bytes=size_bytes, file=file, dropped=dropped, signal=signal,
+            first=first, moved=bool(own_id),
         )  # fmt: skip
 
     def whole(self, base: int) -> LogRecord:

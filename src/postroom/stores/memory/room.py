@@ -131,6 +131,7 @@ class MemoryTables(Tables):
             self.correlated,
             self.sent,
             self.ordered,
+            self.moved,
         ):
             table.clear()
         self.finished, self.finished_bytes = {}, 0

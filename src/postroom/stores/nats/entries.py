@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from postroom.core.message import Draft, LedgerEntry, Message, MessageT, decode_payload, id_of
+from postroom.core.message import Draft, LedgerEntry, Message, MessageT, MessageWithLedger, decode_payload, id_of
 from postroom.core.states import FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State, judge
 from postroom.stores.contract import Want
 from postroom.stores.rules import LEDGER_BYTES, later_ms
@@ -110,6 +110,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     #: The sequence of the entry with which it was put back into the line of its order key (OWN: this very entry's); 0:
     #: it stands where it was stored.
     queued: int = 0
+    #: The token that it brought along from another room: those that sequences give here are counted from it.
+    token_base: int = 0
     #: The highest key that its writer had given out or seen.
     top_key: int = 0
     #: Put away: it stands among the finished messages, not in its box.
@@ -153,7 +155,7 @@ class Kept(NamedTuple):
 
     @property
     def token(self) -> int:
-        return self.seq if self.entry.token == OWN else self.entry.token
+        return self.entry.token_base + self.seq if self.entry.token == OWN else self.entry.token
 
     @property
     def queued(self) -> int:
@@ -240,7 +242,18 @@ def archive_subject(state: int, id: str) -> str:
 
 def place_of(entry: Entry) -> str:
     """The subject under which an entry is kept."""
-    return archive_subject(entry.state, entry.id) if entry.archived else str(subject_of(entry.id))
+    return archive_subject(entry.state, entry.id) if entry.archived else box_subject(entry)
+
+
+def box_subject(entry: Entry) -> str:
+    """The subject of an entry in its box. The id of a message that came from another room does not tell it."""
+    to = 0 if entry.to_agent is None else name_hash(entry.to_agent, _TO_BITS)
+    return f"m.o.{to:06x}.{name_hash(entry.channel, _CHANNEL_BITS):05x}.{entry.priority:x}.{entry.id}"
+
+
+def subject_in_any_box(id: str) -> str:
+    """A pattern that fits the subject of a message in its box, wherever that is."""
+    return f"m.o.*.*.*.{id}"
 
 
 def pattern_to(agent: str | None, channel: str | None = None) -> str:
@@ -255,7 +268,7 @@ def patterns_around(subject: str) -> tuple[str, ...]:
     """The patterns that somebody may follow and that fit this subject."""
     parts = subject.split(".")
     if subject.startswith("m.o."):
-        return (subject, f"m.o.{parts[2]}.{parts[3]}.>", f"m.o.{parts[2]}.>", "m.o.>", "m.>", ">")
+        return (subject_in_any_box(parts[5]), f"m.o.{parts[2]}.{parts[3]}.>", f"m.o.{parts[2]}.>", "m.o.>", "m.>", ">")
     if subject.startswith("m.f."):
         return (subject, "m.f.>", "m.>", ">")
     return (subject, f"{parts[0]}.{parts[1]}.>", ">")
@@ -519,6 +532,32 @@ def shown(
         lease_until_ms=wake_wall_ms if state is State.CLAIMED else None,
         due_ms=wake_wall_ms if state is State.DELAYED else None,
         waiter=entry.waiter,
+    )
+
+
+def restored(message: MessageWithLedger, draft: Draft, moment: WriteTime) -> Entry:
+    """A message of another room as it stands; `draft` is what it was sent as."""
+    payload = draft.payload_json.encode()
+    inline = len(payload) <= INLINE_BYTES
+    expires_at_ms, due_ms = message.expires_at_ms, message.due_ms
+    lines = [LedgerLine(line.event, line.time_ms, line.agent, line.detail) for line in message.ledger]
+    state = message.exact_state
+    if state is State.BLOCKED:  # here its place in the line says so
+        state = State.READY if due_ms is None else State.DELAYED
+    return Entry(
+        **{name: getattr(message, name) for name in _ENVELOPE},
+        payload=msgspec.Raw(payload if inline else b"{}"),
+        parts=0 if inline else -(-len(payload) // PART_BYTES),
+        size=len(payload),
+        ttl_ms=0 if expires_at_ms is None else expires_at_ms - message.timestamp_ms,
+        expires_ms=None if expires_at_ms is None else expires_at_ms - moment.wall_ms + moment.room_ms,
+        state=state,
+        wake_ms=None if due_ms is None else due_ms - moment.wall_ms + moment.room_ms,
+        finished_ms=moment.room_ms if message.exact_state in FINISHED else 0,
+        deliveries=message.delivery_count,
+        token=message.token,
+        token_base=message.token,
+        ledger=(*lines[:-1], replace(lines[-1], write=moment.write)),
     )
 
 

@@ -24,7 +24,18 @@ from postroom.errors import RoomBusy, RoomClosed
 from postroom.stores import contract
 from postroom.stores.pipes import PipeWaiter, ring
 
-from .entries import MOVED, hex_of, is_heartbeat, is_there, pattern_to, patterns_around, subject_of, unpack
+from .entries import (
+    MOVED,
+    box_subject,
+    hex_of,
+    is_heartbeat,
+    is_there,
+    pattern_to,
+    patterns_around,
+    subject_in_any_box,
+    subject_of,
+    unpack,
+)
 from .tables import KnownEntries
 from .wire import Unsubscribe, Wire
 
@@ -62,8 +73,8 @@ def key_of_topic(topic: str) -> Key | None:
         return (pattern_to(None, name), _ONE)
     if kind == "cells":
         return (f"c.{hex_of(name)}.>", "")
-    subject = subject_of(name) if kind == "message" else None
-    return None if subject is None else (subject, "")
+    known = kind == "message" and subject_of(name) is not None
+    return (subject_in_any_box(name), "") if known else None
 
 
 class _Followed:
@@ -309,7 +320,7 @@ class Follower:
 
     def stir(self, id: str) -> None:
         """A message may be claimed though its entry did not change: its waiters here look. Under the lock."""
-        for pattern in patterns_around(str(subject_of(id))):
+        for pattern in patterns_around(box_subject(self.tables.rows[id].kept.entry)):
             for key in ((pattern, ""), (pattern, _ONE)):
                 if key in self._waiters:
                     self._ring(key, 0)

@@ -21,7 +21,7 @@ from postroom.stores.rules import FAILED, PROCESSED, no_longer_kept
 
 from . import entries
 from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
-from .entries import MOVED, Entry, Kept, WriteTime, is_there, place_of, subject_of
+from .entries import MOVED, Entry, Kept, WriteTime, is_there, place_of
 from .following import OPEN_PART
 from .putting import key_subject, key_without, part_subjects
 from .reading import know_for, matching
@@ -157,7 +157,7 @@ def _in_their_boxes(room: NatsRoom, states: Collection[State]) -> list[Kept]:
 def _put_away(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
     writes: list[Write] = []
     for kept in kepts:
-        writes.append(Write(str(subject_of(kept.entry.id)), MOVED, kept.seq, None, TOMBSTONE_S))
+        writes.append(Write(entries.box_subject(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S))
         writes.append(room.write_of(entries.put_away(kept), 0)._replace(expect=None))
     counts = partial(_put_away_counts, room, [kept.entry for kept in kepts], 1)
     _leave_lines(room, kepts)
@@ -195,7 +195,7 @@ def _requeue(room: NatsRoom, id: str) -> bool:
         entry = _requeued(room, kept, moment)
         if entry is None:
             return False
-        there = room.wire.last_now(str(subject_of(id)))
+        there = room.wire.last_now(entries.box_subject(entry))
         writes = [room.write_of(entry, 0 if there is None else there.seq)]
         if kept.entry.archived:
             writes.append(Write(place_of(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S))

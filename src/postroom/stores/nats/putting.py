@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
 
-from postroom.core.message import Draft
-from postroom.core.states import State
+from postroom.core.message import Draft, MessageWithLedger, draft_of
+from postroom.core.states import FINISHED, State
 from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
 
 from .cells import cell_data, cell_read, cell_write, subscribers
@@ -18,6 +19,7 @@ from .entries import (
     Entry,
     Kept,
     WriteTime,
+    box_subject,
     cell_subject,
     first_entry,
     line_of,
@@ -25,9 +27,11 @@ from .entries import (
     make_id,
     name_hash,
     parts_of,
+    restored,
     with_answers,
     withdrawn,
 )
+from .following import ARCHIVE, OPEN_PART
 from .room import NatsRoom
 from .unsure import DraftWrites
 from .wire import MAX_TOGETHER, Changed, Write
@@ -40,6 +44,8 @@ class KeyDoc(msgspec.Struct, frozen=True):
     key: str
     content: str
     ids: tuple[str, ...]
+    #: Of a message that came from another room nobody knows whether it was published: the hash if it was.
+    published: str = ""
 
 
 _decode_key: Final = msgspec.json.Decoder(KeyDoc).decode
@@ -106,7 +112,7 @@ class WritePlan:
         known, seq = self._keys[subject]
         content = _content(draft)
         if known is not None:
-            if known.content != content:
+            if content not in (known.content, known.published):
                 problem = f"{draft.idempotency_key!r} was used by {draft.from_agent!r} before, for another message"
                 raise InvalidMessage("idempotency_key", problem)
             return list(known.ids)
@@ -222,6 +228,74 @@ def put_with_cell(room: NatsRoom, drafts: Sequence[Draft], name: str, value: Any
                 return None
             continue
         return plan.ids
+
+
+#: Messages of another room that are written in one step: so many at most, of about so many bytes.
+_RESTORED_TOGETHER: Final = 100
+_RESTORED_BYTES: Final = 2_000_000
+
+
+def restore(room: NatsRoom, messages: Sequence[MessageWithLedger]) -> int:
+    """Take over messages of another room, in as many steps as it takes; see `Store.restore`.
+
+    Where it raised, the first of them may be kept: the next try leaves those alone.
+    """
+    room.reserve.check()
+    if any(message.order_key is not None or message.exact_state is State.WITHDRAWN for message in messages):
+        room.announce_layout()
+    room.follower.know(OPEN_PART, ARCHIVE)
+    new = {message.id: message for message in messages if message.id not in room.tables.rows}
+    together: list[tuple[MessageWithLedger, Draft]] = []
+    size = 0
+    for message in new.values():
+        draft = draft_of(message)
+        if len(together) >= _RESTORED_TOGETHER or size + len(draft.payload_json) > _RESTORED_BYTES:
+            _restore(room, together)
+            together, size = [], 0
+        together.append((message, draft))
+        size += len(draft.payload_json)
+    _restore(room, together)
+    return len(new)
+
+
+def _restore(room: NatsRoom, messages: Sequence[tuple[MessageWithLedger, Draft]]) -> None:
+    write: str | None = None
+    while messages:
+        moment = room.moment(write)
+        write = moment.write
+        entries = [restored(message, draft, moment) for message, draft in messages]
+        # where it was deleted a moment ago, there is a mark
+        there = room.wire.results([room.wire.last(box_subject(entry)) for entry in entries])
+        writes = [
+            room.write_of(entry, 0 if was is None else was.seq) for entry, was in zip(entries, there, strict=True)
+        ]
+        for message, draft in messages:
+            writes += [Write(f"b.{message.id}.{place}", part) for place, part in enumerate(parts_of(draft))]
+        lines = [(line_of(entry), entry) for entry in entries if entry.state not in FINISHED]
+        writes += [Write(f"{line}.{entry.id}", b"-") for line, entry in lines if line is not None]
+        with suppress(Changed):
+            room.commit([*writes, *_restored_keys(room, messages)], write)
+            return
+
+
+def _restored_keys(room: NatsRoom, messages: Sequence[tuple[MessageWithLedger, Draft]]) -> list[Write]:
+    """The idempotency keys of messages of another room, with those of them that are here already."""
+    keyed: dict[str, list[tuple[MessageWithLedger, Draft]]] = {}
+    for each in messages:
+        if each[1].idempotency_key is not None:
+            keyed.setdefault(key_subject(each[1].from_agent, each[1].idempotency_key), []).append(each)
+    writes = []
+    found = room.wire.results([room.wire.last(subject) for subject in keyed])
+    for (subject, group), there in zip(keyed.items(), found, strict=True):
+        draft = group[0][1]
+        known = _decode_key(there.data) if there is not None and there.data else None
+        ids = (*(() if known is None else known.ids), *(message.id for message, _ in group))
+        published = _content(msgspec.structs.replace(draft, publish=True))
+        doc = KeyDoc(
+            draft.from_agent, str(draft.idempotency_key), _content(draft), tuple(dict.fromkeys(ids)), published
+        )
+        writes.append(Write(subject, msgspec.json.encode(doc), 0 if there is None else there.seq))
+    return writes
 
 
 def key_subject(sender: str, key: str | None) -> str:

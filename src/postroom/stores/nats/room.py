@@ -185,17 +185,23 @@ class NatsRoom:
         kept = self.kept_of(self.wire.last_now(subject))
         if kept is not None:
             return kept
-        found = self.wire.results([self.wire.last(entries.archive_subject(state, id)) for state in sorted(FINISHED)])
+        elsewhere = [entries.subject_in_any_box(id)]  # it may have come from another room, with its id
+        elsewhere += [entries.archive_subject(state, id) for state in sorted(FINISHED)]
+        found = self.wire.results([self.wire.last(each) for each in elsewhere])
         return next(filter(None, map(self.kept_of, found)), None)
 
     def read_open(self, ids: Iterable[str]) -> list[Kept]:
         """The entries of messages that are kept and were not put away, in the order of the ids."""
-        subjects = [subject for subject in map(subject_of, dict.fromkeys(ids)) if subject is not None]
+        subjects = {id: subject for id in ids if (subject := subject_of(id)) is not None}
         if len(subjects) == 1:
-            found = [self.wire.last_now(subjects[0])]
+            found = [self.wire.last_now(*subjects.values())]
         else:
-            found = self.wire.results([self.wire.last(each) for each in subjects])
-        return [kept for kept in map(self.kept_of, found) if kept]
+            found = self.wire.results([self.wire.last(each) for each in subjects.values()])
+        kepts = dict(zip(subjects, map(self.kept_of, found), strict=True))
+        strangers = [id for id, there in zip(subjects, found, strict=True) if there is None]
+        moved = self.wire.results([self.wire.last(entries.subject_in_any_box(id)) for id in strangers])
+        kepts |= zip(strangers, map(self.kept_of, moved), strict=True)
+        return [kept for kept in kepts.values() if kept]
 
     def kept_of(self, found: StoredEntry | None) -> Kept | None:
         """A stored entry as a message's, None where it is none; the tables here learn of it."""

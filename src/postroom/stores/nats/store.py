@@ -89,6 +89,7 @@ class NatsStore(contract.Store):
     durable: ClassVar[bool] = True
     shared: ClassVar[bool] = True
     exact_fifo: ClassVar[bool] = False
+    restores: ClassVar[bool] = True
 
     def __init__(self, url: RoomUrl, config: Config, clock: Clock, *, create: bool = True) -> None:
         access, name = access_of(url, config)
@@ -129,6 +130,7 @@ class NatsStore(contract.Store):
 
     put = in_step(putting.put)
     put_with_cell = in_step(putting.put_with_cell)
+    restore = in_step(putting.restore)
     subscribe = in_step(cells.subscribe)
     unsubscribe = in_step(cells.unsubscribe)
     subscriptions = in_step(cells.subscriptions)

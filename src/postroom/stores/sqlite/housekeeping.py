@@ -59,11 +59,11 @@ class SqliteHousekeeping:
         """
         ends: list[State | None] = []
         rows = self._file.execute("due", (moment.now,)) + self._file.execute("ended_leases", (moment.now,))
-        for key, state, expires, count, most, to_agent, channel, order_key in rows:
+        for key, own_id, state, expires, count, most, to_agent, channel, order_key in rows:
             if state == State.CLAIMED:
-                ended = self._end_claim(key, expires, count, most, LEASE_ENDED, moment)
+                ended = self._end_claim(key, own_id, expires, count, most, LEASE_ENDED, moment)
             elif expires is not None and expires <= moment.now:
-                ended = self._expire(key, moment)
+                ended = self._expire(key, own_id, moment)
             elif state == State.BLOCKED:
                 self._file.change("stay_blocked", (key,))  # its delay is over
                 continue
@@ -86,23 +86,25 @@ class SqliteHousekeeping:
             total = _sum(total, swept)
         return total
 
-    def _expire(self, key: int, moment: StepTime) -> State:
+    def _expire(self, key: int, own_id: str | None, moment: StepTime) -> State:
         entry = ledger_text("expired", moment.wall_ms, None, NOT_IN_TIME)
         self._file.change("expire", (key, NOT_IN_TIME, entry))
         crashpoints.reached("sqlite.expired")
-        moment.everyone.add(topic_message(self._steps.rows.id(key)))
+        moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
         return State.EXPIRED
 
-    def _end_claim(self, key: int, expires: int | None, count: int, most: int, why: str, moment: StepTime) -> State:
+    def _end_claim(
+        self, key: int, own_id: str | None, expires: int | None, count: int, most: int, why: str, moment: StepTime
+    ) -> State:
         """End a claim whose holder is late or gone: the message is ready again, or has had its chances.
 
         The token stays: until another agent takes the message, its late holder may still settle it.
         """
-        moment.everyone.add(topic_message(self._steps.rows.id(key)))
+        moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
         if count >= most:
             return self.mark_dead(key, f"{why} (delivery {count} of {most})", None, moment)
         if expires is not None and expires <= moment.now:
-            return self._expire(key, moment)
+            return self._expire(key, own_id, moment)
         may_extend = why is LEASE_ENDED
         self._file.change("release", (key, ledger_text("released", moment.wall_ms, None, why), may_extend))
         return State.READY
@@ -146,10 +148,9 @@ class SqliteHousekeeping:
 
     def _release_process(self, number: int, moment: StepTime) -> Swept:
         ends: list[State | None] = []
-        for key, expires, count, most, to_agent, channel, order_key in self._file.execute(
-            "claims_of_process", (number,)
-        ):
-            ends.append(self._end_claim(key, expires, count, most, OWNER_GONE, moment))
+        claims = self._file.execute("claims_of_process", (number,))
+        for key, own_id, expires, count, most, to_agent, channel, order_key in claims:
+            ends.append(self._end_claim(key, own_id, expires, count, most, OWNER_GONE, moment))
             if ends[-1] is State.READY:
                 moment.wake_receiver(to_agent, channel)
             elif order_key is not None:

@@ -109,7 +109,7 @@ class RowReading:
 
     def where(self, query: Query) -> tuple[str, dict[str, Any]]:
         """The condition of a query as SQL and its bindings; `:now` and `:limit` are the caller's."""
-        answer_to = None if query.answer_to is None else self._steps.key(query.answer_to)
+        answer_to = self._steps.rows.reference(query.answer_to)
         keys = None if query.ids is None else _to_json(list(map(self._steps.key, query.ids))).decode()
         chain = None if query.chain_id is None else self._steps.key(query.chain_id)
         return where(query, self._file.statements, answer_to, keys, chain)

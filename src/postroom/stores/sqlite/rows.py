@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from postroom.core.clock import from_iso
-from postroom.core.message import FRACTION_BITS, Draft, LedgerEntry, MessageT, decode_payload, id_of, key_of
-from postroom.core.states import OPEN, State, judge
+from postroom.core.message import (
+    FRACTION_BITS,
+    Draft,
+    LedgerEntry,
+    MessageT,
+    MessageWithLedger,
+    decode_payload,
+    id_of,
+    key_of,
+)
+from postroom.core.states import OPEN, WITHDRAWABLE, State, judge
 from postroom.stores.contract import Query, Subscription, topic_channel, topic_to
 
 Row = tuple[Any, ...]
 #: What is read of a message, in the order in which `Rows.message` takes it.
 COLUMNS: Final = (
     "key, state, token, change, wake_at, priority, to_agent, channel, from_agent, type, version, delivery_count, "
-    "max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id, "
-    "hop_count, lane, trace, error, idempotency_key, answer_to, order_key, replaces, replay_of, implied, ended_ms, payload"
+    "max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, own_id, expires_at_ms, "
+    "correlation_id, chain_id, hop_count, lane, trace, error, idempotency_key, answer_to, order_key, replaces, replay_of, "
+    "implied, ended_ms, payload"
 )
 #: Where some of them stand.
 (
-    STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, TO_AGENT, CHANNEL, FROM_AGENT, DELIVERY_COUNT, SENT_MS, LAST_DELIVERED_MS, CLAIMED_BY, OWNER,
-    WAITER, ORDER_KEY, REPLAY_OF, PAYLOAD,
+    STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, TO_AGENT, CHANNEL, FROM_AGENT, DELIVERY_COUNT, SENT_MS, LAST_DELIVERED_MS,
+    CLAIMED_BY, OWNER, WAITER, OWN_ID, ORDER_KEY, REPLAY_OF, PAYLOAD,
 ) = (
     COLUMNS.split(", ").index(name)
     for name in (
         "state", "token", "change", "wake_at", "priority", "to_agent", "channel", "from_agent", "delivery_count", "sent_ms",
-        "last_delivered_ms", "claimed_by", "owner", "waiter", "order_key", "replay_of", "payload",
+        "last_delivered_ms", "claimed_by", "owner", "waiter", "own_id", "order_key", "replay_of", "payload",
     )
 )  # fmt: skip
 
@@ -94,8 +104,19 @@ class Rows:
     def __init__(self, salt: int) -> None:
         self._salt = salt
 
-    def id(self, key: int) -> str:
-        return id_of(key, self._salt)
+    def id(self, key: int, own_id: str | None) -> str:
+        return id_of(key, self._salt) if own_id is None else own_id
+
+    def reference(self, id: str | None) -> int | str | None:
+        """How a row refers to another message: by its key; by its id, where that came from another room."""
+        if id is None:
+            return None
+        key = key_of(id, self._salt)
+        return id if key is None else key
+
+    def referred(self, reference: int | str) -> str:
+        """The id of the message that a row refers to."""
+        return id_of(reference, self._salt) if isinstance(reference, int) else reference
 
     def to_insert(
         self, key: int | None, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None
@@ -111,9 +132,35 @@ class Rows:
             key, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
             draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
             draft.lane, draft.trace, draft.idempotency_key,
-            None if draft.answer_to is None else key_of(draft.answer_to, self._salt),
-            None if draft.replay_of is None else key_of(draft.replay_of, self._salt), draft.order_key,
-            None if draft.replaces is None else key_of(draft.replaces, self._salt), draft.payload_json,
+            self.reference(draft.answer_to), self.reference(draft.replay_of), draft.order_key,
+            self.reference(draft.replaces), draft.payload_json,
+        )  # fmt: skip
+
+    def to_restore(self, message: MessageWithLedger, ticks: Sequence[int], moment: StepTime, *, is_behind: bool) -> Row:
+        """What `restore` in schema.sql takes; `ticks` are two numbers of the room.
+
+        `is_behind`: another message of its order key has not ended.
+        """
+        later_ms = moment.now - moment.wall_ms
+        expires = None if message.expires_at_ms is None else message.expires_at_ms + later_ms
+        state = message.exact_state
+        if state in WITHDRAWABLE:
+            waits = State.READY if message.due_ms is None else State.DELAYED
+            state = State.BLOCKED if is_behind else waits
+        due = expires if state in (State.READY, State.BLOCKED) else None
+        if message.due_ms is not None:
+            due = message.due_ms + later_ms if expires is None else min(message.due_ms + later_ms, expires)
+        is_new = state in WITHDRAWABLE and len(message.ledger) == 1
+        key = key_of(message.id, self._salt)
+        return (
+            ticks[0] if key is None else key, int(state), message.token, None if is_new else ticks[1], due,
+            message.priority, message.to_agent, message.channel, message.from_agent, message.type, message.version,
+            message.delivery_count, message.max_deliveries, message.timestamp_ms, expires, message.last_delivered_ms,
+            message.claimed_by, message.correlation_id, message.chain_id, message.hop_count, message.lane, message.trace,
+            message.error, message.idempotency_key, self.reference(message.answer_to), self.reference(message.replay_of),
+            message.order_key, self.reference(message.replaces),
+            "".join(_quote(line).decode() + "," for line in message.ledger), _quote(message.payload).decode(), message.id,
+            message.expires_at_ms,
         )  # fmt: skip
 
     def message(
@@ -130,9 +177,9 @@ class Rows:
         With `taken`, as it is after a claim: the row was read before it. The leases of `gone` processes have ended.
         """
         (key, state, token, _, wake_at, priority, to_agent, channel, from_agent, type_, version, delivery_count,
-         max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
-         hop_count, lane, trace, error, idempotency_key, answer_to, order_key, replaces, replay_of, _implied, _ended_ms,
-         payload, *_ledger
+         max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, own_id, expires_at_ms,
+         correlation_id, chain_id, hop_count, lane, trace, error, idempotency_key, answer_to, order_key, replaces, replay_of,
+         _implied, _ended_ms, payload, *_ledger
          ) = row  # fmt: skip
         now, wall_ms = moment.now, moment.wall_ms
         if taken is None:
@@ -146,7 +193,7 @@ class Rows:
             wake_at, claimed_by, owner = taken.lease_ends, taken.agent, taken.owner
         wake_wall_ms = None if wake_at is None else wake_at - now + wall_ms
         return make(
-            id=id_of(key, self._salt),
+            id=id_of(key, self._salt) if own_id is None else own_id,
             type=type_,
             version=version,
             payload=decode_payload(payload),
@@ -156,7 +203,7 @@ class Rows:
             priority=priority,
             timestamp_ms=sent_ms,
             correlation_id=correlation_id,
-            expires_at_ms=None if expires is None else expires - (key >> FRACTION_BITS) + sent_ms,
+            expires_at_ms=None if expires is None else expires_at_ms or expires - (key >> FRACTION_BITS) + sent_ms,
             delivery_count=delivery_count,
             chain_id=chain_id,
             hop_count=hop_count,
@@ -171,23 +218,23 @@ class Rows:
             token=token,
             lease_until_ms=wake_wall_ms if seen is State.CLAIMED else None,
             last_delivered_ms=last_delivered_ms,
-            due_ms=wake_wall_ms if state == State.DELAYED else None,
+            due_ms=wake_wall_ms if state == State.DELAYED or (state == State.BLOCKED and wake_at != expires) else None,
             waiter=None if waiter is None else names.get(waiter),
-            answer_to=None if answer_to is None else id_of(answer_to, self._salt),
-            replay_of=None if replay_of is None else id_of(replay_of, self._salt),
+            answer_to=None if answer_to is None else self.referred(answer_to),
+            replay_of=None if replay_of is None else self.referred(replay_of),
             order_key=order_key,
-            replaces=None if replaces is None else id_of(replaces, self._salt),
+            replaces=None if replaces is None else self.referred(replaces),
         )
 
     def ledger(self, row: Row) -> tuple[LedgerEntry, ...]:
         """The ledger of a row read with COLUMNS and the ledger's text."""
         replay_of, implied, ended_ms, _, text = row[REPLAY_OF:]
-        detail = None if replay_of is None else f"replay of {id_of(replay_of, self._salt)}"
-        return (
-            LedgerEntry("stored", row[SENT_MS], row[FROM_AGENT], detail),
-            *ledger_entries(text),
-            *implied_entries(implied, row[LAST_DELIVERED_MS], ended_ms, row[CLAIMED_BY]),
-        )
+        entries = ledger_entries(text)
+        entries += implied_entries(implied, row[LAST_DELIVERED_MS], ended_ms, row[CLAIMED_BY])
+        if row[OWN_ID] is None:
+            detail = None if replay_of is None else f"replay of {self.referred(replay_of)}"
+            entries.insert(0, LedgerEntry("stored", row[SENT_MS], row[FROM_AGENT], detail))
+        return tuple(entries)
 
 
 def subscription(row: tuple[Any, ...]) -> Subscription:
@@ -210,7 +257,7 @@ _COMPARED: Final = {
 
 
 def where(
-    query: Query, statements: Mapping[str, str], answer_to: int | None, keys: str | None, chain: int | None
+    query: Query, statements: Mapping[str, str], answer_to: int | str | None, keys: str | None, chain: int | None
 ) -> tuple[str, dict[str, Any]]:
     """The condition of a query as SQL, and its bindings but for `:now`; `keys` are those of `query.ids`, as JSON.
 

@@ -55,18 +55,20 @@ CREATE TABLE {mail} (
     trace TEXT,
     error TEXT,
     idempotency_key TEXT,
-    answer_to INTEGER,                      -- key of the question
-    replay_of INTEGER,                      -- key of the message sent again
+    answer_to INTEGER,                      -- key of the question; its id, as text, where that came from another room
+    replay_of INTEGER,                      -- key (or id) of the message sent again
     order_key TEXT,                         -- of these in one mailbox, one at a time and in order
-    replaces INTEGER,                       -- key of the message that was to be withdrawn with this
+    replaces INTEGER,                       -- key (or id) of the message that was to be withdrawn with this
     implied INTEGER NOT NULL DEFAULT 0,     -- entries behind `ledger` that columns tell: 1 claimed, 2 claimed and acked
     ended_ms INTEGER,                       -- wall clock: when it was acked, where the ledger does not say
     ledger TEXT NOT NULL DEFAULT '',        -- what happened since it was stored: ["event",wall ms,"agent","detail"],...
-    payload TEXT NOT NULL,
+    payload TEXT NOT NULL,                  -- (of a message that came from another room: also that it was stored)
     -- where it stands in `live`: the queue of an agent, the queue of a channel, or else among the claims
     live_agent TEXT GENERATED ALWAYS AS (CASE state WHEN 0 THEN to_agent END) VIRTUAL,
     live_channel TEXT GENERATED ALWAYS AS (CASE WHEN state = 0 AND to_agent IS NULL THEN channel END) VIRTUAL,
-    live_rank INTEGER GENERATED ALWAYS AS (CASE state WHEN 0 THEN -priority ELSE wake_at END) VIRTUAL
+    live_rank INTEGER GENERATED ALWAYS AS (CASE state WHEN 0 THEN -priority ELSE wake_at END) VIRTUAL,
+    own_id TEXT,                            -- the id that it brought along from another room; NULL: it is made of the key
+    expires_at_ms INTEGER                   -- wall clock, of such a message: when it expires, as its sender said
 );
 
 -- What may be claimed, best first, and before it what is claimed, by the end of its lease. Mail to an agent in a channel
@@ -91,6 +93,7 @@ CREATE INDEX chains ON {mail} (chain_id)                                  -- ser
 CREATE INDEX correlations ON {mail} (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX ordered ON {mail} (order_key, channel, to_agent)            -- serves: before, next_of_key; keys come for free behind
     WHERE {in_order};
+CREATE UNIQUE INDEX own_ids ON {mail} (own_id) WHERE own_id IS NOT NULL;   -- serves: messages that came from other rooms
 CREATE INDEX idempotency ON {mail} (from_agent, idempotency_key)         -- unique but for the copies of a publication
     WHERE idempotency_key IS NOT NULL;
 
@@ -121,13 +124,13 @@ CREATE TABLE channel_subscriptions (
 -- name: views
 CREATE VIEW messages AS                     -- as people and the source document read them, worked out when read: SQLite
 SELECT {mail}.*,                            -- would work out a generated column at every write, too
-    printf('%08x-%04x-7%03x-%04x-%012x', key >> 37, (key >> 21) & 65535, (key >> 9) & 4095,
-        32768 | ((key & 511) << 5) | ({salt} >> 48), {salt} & 281474976710655) AS id,
+    coalesce(own_id, printf('%08x-%04x-7%03x-%04x-%012x', key >> 37, (key >> 21) & 65535, (key >> 9) & 4095,
+        32768 | ((key & 511) << 5) | ({salt} >> 48), {salt} & 281474976710655)) AS id,
     CASE WHEN state IN (0, 7, 8, 9) THEN 'pending' WHEN state = 1 THEN 'processing' WHEN state IN (2, 3) THEN 'done'
         ELSE 'failed' END AS status,
     strftime('%Y-%m-%dT%H:%M:%fZ', sent_ms / 1000.0, 'unixepoch') AS timestamp,
     strftime('%Y-%m-%dT%H:%M:%fZ', sent_ms / 1000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', (expires - (key >> 21) + sent_ms) / 1000.0, 'unixepoch') AS expires_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(expires_at_ms, expires - (key >> 21) + sent_ms) / 1000.0, 'unixepoch') AS expires_at,
     strftime('%Y-%m-%dT%H:%M:%fZ', last_delivered_ms / 1000.0, 'unixepoch') AS last_delivered_at,
     '[' || rtrim(ledger || {told}, ',') || ']' AS history       -- the whole ledger, as JSON
 FROM {mail};
@@ -199,6 +202,9 @@ UPDATE {mail} SET wake_at = expires WHERE key = ?1
 -- name: line_of
 SELECT order_key, channel, to_agent FROM {mail} WHERE key = ?1 AND order_key IS NOT NULL
 
+-- name: own_id_of
+SELECT own_id FROM {mail} WHERE key = ?1
+
 -- name: waiting_in_line
 SELECT key FROM {mail} INDEXED BY ordered
 WHERE order_key = ?1 AND channel = ?2 AND to_agent IS ?3 AND {in_order} AND from_agent = ?4
@@ -208,8 +214,18 @@ UPDATE {mail} SET state = 10, token = token + 1, change = tick(), wake_at = NULL
     implied = 0, ledger = ledger || {told} || ?3
 WHERE key = ?1 AND from_agent = ?2 AND state IN (0, 7, 9)
 
+-- name: restore
+INSERT INTO {mail} (key, state, token, change, wake_at, priority, to_agent, channel, from_agent, type, version, delivery_count,
+    max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, correlation_id, chain_id, hop_count, lane, trace, error,
+    idempotency_key, answer_to, replay_of, order_key, replaces, ledger, payload, own_id, expires_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26,
+    ?27, ?28, ?29, ?30, ?31, ?32)
+
+-- name: key_of_moved
+SELECT key FROM {mail} INDEXED BY own_ids WHERE own_id = ?1
+
 -- name: by_idempotency_key
-SELECT key, to_agent, channel, type, payload FROM {mail} WHERE from_agent = ?1 AND idempotency_key = ?2 ORDER BY key
+SELECT key, own_id, to_agent, channel, type, payload FROM {mail} WHERE from_agent = ?1 AND idempotency_key = ?2 ORDER BY key
 
 -- name: subscribers
 SELECT agent_id FROM channel_subscriptions WHERE channel_name = ?1 ORDER BY agent_id
@@ -286,11 +302,11 @@ SELECT EXISTS (SELECT 1 FROM {mail} INDEXED BY live
     {timers}
 
 -- name: due
-SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY timers
+SELECT key, own_id, state, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY timers
 WHERE wake_at <= ?1 AND state <> 1 ORDER BY wake_at LIMIT 500
 
 -- name: ended_leases
-SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY live
+SELECT key, own_id, state, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY live
 WHERE {claims} AND live_rank <= ?1 ORDER BY live_rank LIMIT 500
 
 -- name: make_ready
@@ -408,7 +424,7 @@ INSERT INTO processes (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name =
 DELETE FROM processes WHERE id = ?1
 
 -- name: claims_of_process
-SELECT key, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY live
+SELECT key, own_id, expires, delivery_count, max_deliveries, to_agent, channel, order_key FROM {mail} INDEXED BY live
 WHERE {claims} AND owner = ?1
 
 -- name: waits_of_process

@@ -19,8 +19,17 @@ import msgspec
 from postroom.core import crashpoints
 from postroom.core.clock import Clock, iso
 from postroom.core.config import Config
-from postroom.core.message import FRACTION_BITS, MAX_NAME_BYTES, Draft, MessageWithLedger, id_of, ids_of, payload_text
-from postroom.core.states import NOTES, PUBLIC_NAME, State
+from postroom.core.message import (
+    FRACTION_BITS,
+    MAX_NAME_BYTES,
+    Draft,
+    Message,
+    MessageWithLedger,
+    id_of,
+    ids_of,
+    payload_text,
+)
+from postroom.core.states import NOTES, PUBLIC_NAME, WITHDRAWABLE, State
 from postroom.core.system.files import why_unwritable
 from postroom.errors import Fault, InvalidMessage
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
@@ -72,6 +81,7 @@ class SqliteStore(Store):
 
     durable = True
     shared = True
+    restores = True
 
     def __init__(self, folder: Path, config: Config, clock: Clock, *, vfs: str | None = None) -> None:
         self.clock = clock
@@ -158,14 +168,15 @@ class SqliteStore(Store):
     def _repeat_of(self, draft: Draft) -> list[str]:
         """The ids of what this sender stored under this draft's idempotency key before; [] when it is new."""
         rows = self._file.execute("by_idempotency_key", (draft.from_agent, draft.idempotency_key))
-        for key, to_agent, *content in rows:
+        ids = [self._steps.rows.id(key, own_id) for key, own_id, *_ in rows]
+        for id, (_, _, to_agent, *content) in zip(ids, rows, strict=True):
             same_receiver = draft.publish or to_agent == draft.to_agent
             if not same_receiver or content != [draft.channel, draft.type, draft.payload_json]:
                 raise InvalidMessage(
                     "idempotency_key",
-                    f"{draft.idempotency_key!r} was used by {draft.from_agent!r} for another message ({self._steps.rows.id(key)})",
+                    f"{draft.idempotency_key!r} was used by {draft.from_agent!r} for another message ({id})",
                 )
-        return [self._steps.rows.id(row[0]) for row in rows]
+        return ids
 
     def _insert(self, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None) -> str:
         key = self._file.insert(self._steps.rows.to_insert(None, draft, moment, state, to_agent, waiter))
@@ -185,24 +196,45 @@ class SqliteStore(Store):
             old += [key for (key,) in self._file.execute("waiting_in_line", (*line, draft.from_agent))]
         if old:
             self._upkeep.apply_due_timers(moment)  # a claim whose lease has ended keeps nobody from withdrawing it
-        if draft.order_key is not None and state is State.READY and self._file.execute("is_behind", line)[0][0]:
+        if state is State.READY and self._is_behind(draft, to_agent):
             state = State.BLOCKED
         id = self._insert(draft, moment, state, to_agent, waiter)
         for key in old:
             self._withdraw(key, draft.from_agent, f"replaced by {id}", moment)
         return id
 
+    def _is_behind(self, message: Draft | Message, to_agent: str | None) -> bool:
+        """Whether a message that is about to be stored comes behind another one of its order key."""
+        line = (message.order_key, message.channel, to_agent)
+        return message.order_key is not None and bool(self._file.execute("is_behind", line)[0][0])
+
     def _withdraw(self, key: int, agent: str, reason: str | None, moment: StepTime) -> bool:
         entry = ledger_text("withdrawn", moment.wall_ms, agent, reason)
         if not self._file.change("withdraw", (key, agent, entry)):
             return False
-        moment.everyone.add(topic_message(self._steps.rows.id(key)))
+        for (own_id,) in self._file.execute("own_id_of", (key,)):
+            moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
         self._let_the_next_pass(key, moment)
         return True
 
     def _let_the_next_pass(self, key: int, moment: StepTime) -> None:
         for order_key, channel, to_agent in self._file.execute("line_of", (key,)):
             self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
+
+    @whole
+    def restore(self, messages: Sequence[MessageWithLedger]) -> int:
+        steps, file = self._steps, self._file
+        with steps.step() as moment:
+            new = [message for message in messages if not file.execute("get", (steps.key(message.id),))]
+            for message in new:
+                is_behind = self._is_behind(message, message.to_agent)
+                row = steps.rows.to_restore(message, file.numbers.ticks(2), moment, is_behind=is_behind)
+                file.execute("restore", row)
+                moment.everyone.add(topic_message(message.id))
+                if message.exact_state in WITHDRAWABLE:
+                    moment.wake_receiver(message.to_agent, message.channel)
+            self._upkeep.next_look = 0  # the timers of some may have run out
+        return len(new)
 
     # Claiming
 
@@ -461,6 +493,10 @@ class SqliteStore(Store):
     def faults(self, limit_s: float) -> list[str] | None:
         """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
         return self._file.faults(limit_s)
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the room's file as it is at one moment, while others use it; see `SqliteFile.copy_to`."""
+        self._file.copy_to(folder)
 
     def room_ms(self) -> int:
         return self._steps.moment().now

@@ -83,11 +83,14 @@ class Transactions:
             bells.ring(moment.everyone, moment.one_each)
 
     def key(self, id: str) -> int:
-        """The key of an id; -1, which no message has, for ids of other rooms."""
+        """The key of an id; -1, which no message has, for ids of other rooms that brought no message here."""
         key = self.keys.get(id)
         if key is None:
             key = key_of(id, self.file.salt)
-        return -1 if key is None else key
+        if key is None:
+            moved = self.file.execute("key_of_moved", (id,))
+            key = moved[0][0] if moved else -1
+        return key
 
     # Processes that hold or wait
 

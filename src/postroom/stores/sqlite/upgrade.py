@@ -38,7 +38,10 @@ STEPS: Final[dict[int, str]] = {
         ALTER TABLE {mail} ADD COLUMN replaces INTEGER;
         CREATE INDEX ordered ON {mail} (order_key, channel, to_agent)
             WHERE order_key IS NOT NULL AND state IN (0, 1, 7, 9);
-        CREATE INDEX chains ON {mail} (chain_id) WHERE chain_id IS NOT NULL AND answer_to IS NULL;""",
+        CREATE INDEX chains ON {mail} (chain_id) WHERE chain_id IS NOT NULL AND answer_to IS NULL;
+        ALTER TABLE {mail} ADD COLUMN own_id TEXT;
+        ALTER TABLE {mail} ADD COLUMN expires_at_ms INTEGER;
+        CREATE UNIQUE INDEX own_ids ON {mail} (own_id) WHERE own_id IS NOT NULL;""",
 }
 REFUSAL: Final = "this room was upgraded by a newer Postroom; restart this program with it"
 _MOVED: Final = ("mail", "cells")

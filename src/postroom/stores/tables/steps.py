@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
-from postroom.core.message import Draft, Message, MessageT
+from postroom.core.message import Draft, Message, MessageT, MessageWithLedger, draft_of
 from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
@@ -30,10 +30,21 @@ def put(room: Tables, drafts: Sequence[Draft]) -> list[str]:
             name = (draft.from_agent, draft.idempotency_key)
             if name in room.sent:
                 first_of[name] = room.rows[room.sent[name][0]].draft
-            if _content(room, first_of.setdefault(name, draft)) != _content(room, draft):
+            first = first_of.setdefault(name, draft)
+            same_receiver = draft.publish or first.to_agent == draft.to_agent  # of a moved one nobody knows whether
+            if not same_receiver or _content(room, first) != _content(room, draft):
                 problem = f"{draft.idempotency_key!r} was used by {draft.from_agent!r} before, for another message"
                 raise InvalidMessage("idempotency_key", problem)
     return [id for draft in drafts for id in _put_one(room, draft)]
+
+
+def restore(room: Tables, messages: Sequence[MessageWithLedger]) -> int:
+    """Take over messages of another room; see `Store.restore`."""
+    new = [message for message in messages if room.row_of(message.id) is None]
+    rows = [room.restore(message, draft_of(message)) for message in new]
+    if not all(row.moved for row in rows):  # one that was here before has its old place
+        room.rows = dict(sorted(room.rows.items()))
+    return len(rows)
 
 
 def _content(room: Tables, draft: Draft) -> tuple[object, ...]:
@@ -42,7 +53,7 @@ def _content(room: Tables, draft: Draft) -> tuple[object, ...]:
     A draft that is kept has no payload of its own.
     """
     body = draft.payload_json if draft.payload is None else room.body_of(draft)
-    return draft.publish, None if draft.publish else draft.to_agent, draft.channel, draft.type, body
+    return draft.channel, draft.type, body
 
 
 def sent_before(room: Tables, draft: Draft) -> list[int]:
@@ -319,7 +330,9 @@ def show(make: type[MessageT], room: Tables, row: Row, gone: Container[str | Non
         token=row.token,
         lease_until_ms=wake_wall_ms if state is State.CLAIMED else None,
         last_delivered_ms=row.last_delivered_ms,
-        due_ms=wake_wall_ms if state is State.DELAYED else None,
+        due_ms=wake_wall_ms
+        if state is State.DELAYED or (state is State.BLOCKED and row.wake_ms != row.expires_ms)
+        else None,
         waiter=row.waiter,
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -85,6 +85,8 @@ def whole(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S,
 class TableStore(contract.Store):
     """The methods of a store, each as one step on its tables."""
 
+    restores: ClassVar[bool] = True
+
     turn: Turn
 
     @abstractmethod
@@ -139,6 +141,11 @@ class TableStore(contract.Store):
     def subscriptions(self) -> list[Subscription]:
         with self.reading() as room:
             return [Subscription(*name, since_ms) for name, since_ms in sorted(room.subscribers.items())]
+
+    @whole
+    def restore(self, messages: Sequence[MessageWithLedger]) -> int:
+        with self.step() as room:
+            return steps.restore(room, messages)
 
     # Taking
 

@@ -17,7 +17,7 @@ import msgspec
 
 from postroom.core.clock import Clock
 from postroom.core.config import Config
-from postroom.core.message import Draft, LedgerEntry, decode_payload, id_of, key_at, key_of
+from postroom.core.message import Draft, LedgerEntry, MessageWithLedger, decode_payload, id_of, key_at, key_of
 from postroom.core.states import FINISHED, WITHDRAWABLE, State, judge
 from postroom.core.system.process import process_alive
 from postroom.stores import contract
@@ -51,6 +51,8 @@ class Row:
     last_delivered_ms: int | None = None
     error: str | None = None
     ledger: list[LedgerEntry] = field(default_factory=list)
+    #: It came from another room with its id, which is not made of the key.
+    moved: bool = False
 
     def judged(self, now_ms: int, gone: Container[str | None] = ()) -> State:
         """The state as a reader sees it; see `states.judge`. The lease of a process that is gone has ended."""
@@ -86,6 +88,7 @@ class Tables:
         self.sent: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # (sender, idempotency key) -> messages
         # (recipient or nobody, channel, order key) -> what has not ended, in order: all but the first are BLOCKED
         self.ordered: defaultdict[tuple[str | None, str, str], list[int]] = defaultdict(list)
+        self.moved: dict[str, int] = {}  # id -> key of what came from other rooms
         self.finished: dict[int, int] = {}  # key -> room ms, in the order in which they were finished
         self.finished_bytes = 0
         self.feed: list[tuple[int, int, LedgerEntry]] = []  # (number, key, entry)
@@ -104,6 +107,8 @@ class Tables:
 
     def row_of(self, id: str) -> Row | None:
         key = key_of(id, self.salt)
+        if key is None:
+            key = self.moved.get(id)
         return None if key is None else self.rows.get(key)
 
     def keys(self) -> list[int]:
@@ -175,9 +180,48 @@ class Tables:
         self.ring_mail(row)
         return row
 
+    def restore(self, message: MessageWithLedger, draft: Draft) -> Row:
+        """Put in a message of another room as it stands, with its whole ledger, and tell of it once.
+
+        `draft` is what it was sent as.
+        """
+        now_ms, wall_ms = self.now_ms(), self.clock.wall_ms()
+        row = self.row_for(message, draft)
+        row.moved = row.id != id_of(row.key, self.salt)
+        self.before_change(row)
+        row.token, row.deliveries, row.error = message.token, message.delivery_count, message.error
+        row.claimed_by, row.last_delivered_ms = message.claimed_by, message.last_delivered_ms
+        row.expires_ms = None if message.expires_at_ms is None else message.expires_at_ms - wall_ms + now_ms
+        if row.state in WITHDRAWABLE:
+            waits = State.READY if message.due_ms is None else State.DELAYED
+            row.state = State.BLOCKED if self.is_behind(row) else waits
+        self.add(row)
+        self._place(row, None if message.due_ms is None else message.due_ms - wall_ms + now_ms)
+        row.ledger += message.ledger
+        self.tell(row, message.ledger[-1], in_ledger=False)
+        self.ring(contract.FEED)
+        self.ring(contract.topic_message(row.id))
+        self.ring_mail(row)
+        return row
+
+    def row_for(self, message: MessageWithLedger, draft: Draft) -> Row:
+        """A new row for a message of another room; in its old place, if this room has once stored it."""
+        key = key_of(message.id, self.salt)
+        return Row(
+            key=self.next_key(self.now_ns()) if key is None else key,
+            id=message.id,
+            draft=msgspec.structs.replace(draft, payload=None, payload_json=self.body_of(draft)),
+            timestamp_ms=message.timestamp_ms,
+            expires_ms=None,
+            state=message.exact_state,
+            size_bytes=len(draft.payload_json),
+        )
+
     def add(self, row: Row) -> None:
         """Put a new row in the tables that know rows by their names."""
         self.rows[row.key] = row
+        if row.moved:
+            self.moved[row.id] = row.key
         for table, name in self._indexes(row.draft):
             insort(table[name], row.key)
 
@@ -239,6 +283,7 @@ class Tables:
             self.lift(row)
             self.set_waiter(row, None)
             del self.rows[row.key]
+            self.moved.pop(row.id, None)
             for table, name in self._indexes(row.draft):
                 discard(table, name, row.key)
         for row in rows:
