@@ -48,7 +48,7 @@ SILENT_S: Final = 12 * HEARTBEAT_S
 _MANY: Final = 10_000
 #: Leases end in the room's time, and are told in that of the wall clock.
 _ROUNDING_MS: Final = 1000
-_PREFIX: Final = "agent/"
+CELLS: Final = "agent/"
 #: The cells of groups (`groups.py`).
 GROUPS: Final = "group/"
 
@@ -183,8 +183,8 @@ def prune(gateway: Gateway, silences: Silences) -> int:
     own questions are given up. Should one only have been stopped, its next heartbeat brings it back.
     """
     pruned = 0
-    for cell in gateway.store.cell_scan(_PREFIX):
-        name, value = cell.name.removeprefix(_PREFIX), cell.value
+    for cell in gateway.store.cell_scan(CELLS):
+        name, value = cell.name.removeprefix(CELLS), cell.value
         seen = {process: gateway.store.process_alive(process) for process in value["processes"]}
         if False in seen.values():
             pruned += 1
@@ -215,7 +215,7 @@ def _bury_silent(gateway: Gateway, name: str, silent: Value) -> None:
 
 def is_known(gateway: Gateway, name: str) -> bool:
     """Whether an agent of that name was ever here, or is subscribed to something."""
-    return gateway.store.cell_read(_PREFIX + name) is not None or any(
+    return gateway.store.cell_read(CELLS + name) is not None or any(
         subscription.agent == name for subscription in gateway.store.subscriptions()
     )
 
@@ -231,7 +231,7 @@ def is_addressee(gateway: Gateway, name: str) -> bool:
 
 def names(gateway: Gateway) -> list[str]:
     """The names of all agents that were ever here."""
-    return [cell.name.removeprefix(_PREFIX) for cell in gateway.store.cell_scan(_PREFIX)]
+    return [cell.name.removeprefix(CELLS) for cell in gateway.store.cell_scan(CELLS)]
 
 
 def addressees(gateway: Gateway) -> list[str]:
@@ -248,8 +248,8 @@ def agents(gateway: Gateway) -> list[AgentInfo]:
     for box in gateway.store.stats().mailboxes:
         pending[box.to_agent] = pending.get(box.to_agent, 0) + box.depth
     found = []
-    for cell in gateway.store.cell_scan(_PREFIX):
-        name, value = cell.name.removeprefix(_PREFIX), cell.value
+    for cell in gateway.store.cell_scan(CELLS):
+        name, value = cell.name.removeprefix(CELLS), cell.value
         alive = is_running(gateway, value)
         if alive is None and value["processes"] and _is_silent(gateway, value):
             alive = False  # as the process that keeps house will write, if there is one
@@ -287,7 +287,7 @@ def held_cause(gateway: Gateway, name: str, to: str | None) -> Message | None:
 
 def look(gateway: Gateway, name: str) -> Value | None:
     """What the room knows of an agent; None when it never was here."""
-    cell = gateway.store.cell_read(_PREFIX + name)
+    cell = gateway.store.cell_read(CELLS + name)
     return None if cell is None else cell.value
 
 
@@ -362,5 +362,5 @@ def _without_the_dead(gateway: Gateway, value: Value) -> Value:
 
 def _update(gateway: Gateway, name: str, change: Callable[[Value | None], Value | None]) -> Value | None:
     busy = f"too many processes are updating the record of {name} at once; try again"
-    value: Value | None = update(gateway.store, _PREFIX + name, change, busy=busy)
+    value: Value | None = update(gateway.store, CELLS + name, change, busy=busy)
     return value

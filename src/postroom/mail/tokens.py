@@ -169,6 +169,27 @@ def revoke_tokens(gateway: Gateway, agent: str, *, token_id: str | None = None) 
     return len(taken)
 
 
+def forget_tokens(gateway: Gateway, agent: str) -> int:
+    """Take an agent's tokens back and forget them. Returns how many still counted. Raises as `revoke_tokens` does.
+
+    The last token of a room stays, revoked: a room that has tokens does not open by itself.
+    """
+    revoked = revoke_tokens(gateway, agent)
+    cells = gateway.store.cell_scan(TOKEN_CELLS)
+    mine = [cell for cell in cells if cell.value["agent"] == agent]
+    for cell in mine if len(mine) < len(cells) else mine[1:]:
+        gateway.store.cell_write(cell.name, None)
+    return revoked
+
+
+def rename_tokens(gateway: Gateway, old: str, new: str) -> int:
+    """Let the tokens of an agent prove another name from now on. Returns how many."""
+    mine = [cell for cell in gateway.open_store.cell_scan(TOKEN_CELLS) if cell.value["agent"] == old]
+    for cell in mine:
+        gateway.store.cell_write(cell.name, cell.value | {"agent": new})
+    return len(mine)
+
+
 def _revoke(gateway: Gateway, cells: Collection[Cell]) -> None:
     for cell in cells:
         # nothing else ever changes such a cell: whatever version is there, it is revoked after this

@@ -1,4 +1,4 @@
-"""`postroom agent add | revoke | list | recover`: the tokens that prove an agent's name."""
+"""`postroom agent add | revoke | list | recover | forget | rename`: agents, and the tokens that prove their names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from postroom.cli import exit_codes, options, output
 from postroom.cli.call import DOOR, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.errors import IdentityRefused
-from postroom.mail import tokens
+from postroom.mail import forgetting, tokens
 
-ACTIONS: Final = ("add", "revoke", "list", "recover")
+ACTIONS: Final = ("add", "revoke", "list", "recover", "forget", "rename")
 
 
 def agent_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="add, revoke, list or recover")
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
     parser.add_argument("agent", metavar="NAME", nargs="?", help="the agent, for all but list")
+    parser.add_argument("new", metavar="NEW", nargs="?", help="for rename: the new name")
     options.flag(parser, "--human", "for add: the token is for a person; only such a token may write as a person")
     file = "for add and recover: write the token to a new file that only you can read"
     parser.add_argument("--file", metavar="PATH", help=file)
     options.flag(parser, "--all", "for revoke: every token, instead of NAME; names are then no longer checked")
+    options.flag(parser, "--mail", "for forget: also delete the messages that wait for it")
+    options.flag(parser, "--yes", "for forget --mail: delete without asking")
     options.flag(parser, "--lost", "for recover: every person's token is lost; they are revoked")
 
 
@@ -38,6 +41,10 @@ def agent(call: Invocation) -> int | None:
         raise UsageError("--human is for `postroom agent add`, and --file for add and recover")
     if args.lost and args.action != "recover":
         raise UsageError("--lost is for `postroom agent recover`")
+    if (args.action == "rename") != (args.new is not None):
+        raise UsageError("`postroom agent rename` needs two names, OLD and NEW; no other action takes NEW")
+    if (args.mail and args.action != "forget") or (args.yes and not args.mail):
+        raise UsageError("--mail is for `postroom agent forget`, and --yes for --mail")
     step: Callable[[Invocation], int | None] = globals()[f"_{args.action}"]
     return step(call)
 
@@ -131,6 +138,48 @@ def _revoke(call: Invocation) -> int:
     if not said and not call.json:
         output.note(f"{name} has no token")
     return exit_codes.DONE if said else exit_codes.NOTHING
+
+
+def _forget(call: Invocation) -> int:
+    name, gateway, args = call.args.agent, call.room.gateway, call.args
+    _must_be_allowed(call)
+    waiting = forgetting.waiting_for(gateway, name)
+    if (
+        args.mail
+        and waiting
+        and not args.yes
+        and not _agrees(f"{waiting} messages that wait for {name} would be deleted")
+    ):
+        output.note("nothing was changed")
+        return exit_codes.NOTHING
+    done = forgetting.forget(gateway, name, mail=args.mail)
+    parts = [f"{done.subscriptions} subscriptions", f"{done.tokens} tokens", f"{done.deleted} messages"]
+    said = [f"{name} is forgotten: {', '.join(parts)}"] if done.known or done.deleted else []
+    call.tell({"agent": name, **done._asdict()}, *said)
+    if not said and not call.json:
+        output.note(f"this room knows no agent {name}")
+    if done.waiting and not call.json:
+        output.note(f"{done.waiting} messages still wait for {name}; --mail deletes them")
+    return exit_codes.DONE if said else exit_codes.NOTHING
+
+
+def _agrees(number: str) -> bool:
+    """Whether the person at the terminal agrees; where there is none, --yes is needed."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{number}; add --yes to confirm")
+    sys.stderr.write(output.visible(f"{number} for good. Continue? [y/N] "))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _rename(call: Invocation) -> None:
+    old, new = call.args.agent, call.args.new
+    _must_be_allowed(call)
+    done = forgetting.rename(call.room.gateway, old, new)
+    parts = f"{done.subscriptions} subscriptions, {done.tokens} tokens, {done.messages} messages"
+    call.tell({"agent": new, "was": old, **done._asdict()}, f"{old} is called {new} now: {parts} followed")
+    if not call.json:
+        output.note(f"what it did so far stays under the name {old}")
 
 
 def _list(call: Invocation) -> None:
