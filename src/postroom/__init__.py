@@ -97,7 +97,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "RequestDropped", "QueueFull", "WorkerStopped", "PoolFailed",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomNotAllowed", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
-    "RoomGone", "OutcomeUnknown",
+    "RoomGone", "RoomMoved", "OutcomeUnknown",
 ]  # fmt: skip
 
 #: Which module holds each name.

@@ -51,6 +51,7 @@ PostroomError
     ├── RoomDamaged                  what is on disk is not what was written, or was written by a newer Postroom
     ├── RoomUnreachable              a server or a disk did not answer, or answered with an error
     │   └── RoomGone                 what is open here is no longer what lies there: deleted, replaced, set back, upgraded
+    │       └── RoomMoved            the room was moved to another address, which it names, or a move is under way
     └── OutcomeUnknown               the reply was lost: the operation may or may not have happened; safe to repeat
 """
 
@@ -365,6 +366,14 @@ class RoomUnreachable(RoomError):
 
 class RoomGone(RoomUnreachable):
     """The room was deleted, moved away, replaced, set back or upgraded while it was open. It stays gone: reopen it."""
+
+
+class RoomMoved(RoomGone):
+    """The room was moved to another address, is being moved there, or is being filled by a move. `address` is the other."""
+
+    def __init__(self, said: str, address: str = "") -> None:
+        super().__init__(said)
+        self.address = address
 
 
 class OutcomeUnknown(RoomError):

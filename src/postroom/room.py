@@ -35,6 +35,7 @@ from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series
 from postroom.mail.housekeeping import Upkeep
+from postroom.mail.moved import check_not_moved
 from postroom.mail.presence import AgentInfo
 from postroom.mail.received import check_names, check_timeout, listed
 from postroom.mail.redacting import REDACTION_CELL
@@ -740,6 +741,24 @@ def open_through(
     settings: dict[str, Any],
 ) -> Room:
     """The same, with a gateway of the caller's choice between the room and its store."""
+    room = open_even_if_moved(make_gateway, url, create, clock, settings)
+    try:
+        check_not_moved(room.store)
+    except BaseException:
+        room.store.close()
+        room.close()
+        raise
+    return room
+
+
+def open_even_if_moved(
+    make_gateway: Callable[[Store, Config, Clock], Gateway],
+    url: str | os.PathLike[str] | None,
+    create: bool,
+    clock: Clock,
+    settings: dict[str, Any],
+) -> Room:
+    """The same, of a room that was moved too, or that a move is filling: for moves, and for looking at what is left."""
     address = _find(create) if url is None else parse_url(url if isinstance(url, str) else address_of(Path(url)))
     config = make_config(settings, address.options)
     folder = room_folder(address)

@@ -71,7 +71,7 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
         (["tail"], "postroom log -f"),
         (["cancel", "ID"], "postroom withdraw"),
         (["why", "ID"], "postroom show"),
-        (["export"], "postroom peek --state all --all --json"),
+        (["dump"], "postroom export"),
     ],
 )
 def test_what_was_probably_meant_is_named(cli: Cli, words: list[str], hint: str) -> None:

@@ -174,7 +174,7 @@ RUN_ELSEWHERE = {
     "sessions.md": "tests/sessions/test_example.py",
     "language.md": "tests/lang/test_language_page.py",
     "checking.md": "tests/lang/test_language_page.py",
-    "operations/backup.md": "tests/house/test_runbook.py",
+    "operations/export.md": "tests/moving/test_backups.py",
     "operations/deploy.md": "tests/house/test_docs.py",
     **{f"from/{path.name}": "tests/house/test_from_pages.py" for path in (DOCS / "from").glob("*.md")},
 }

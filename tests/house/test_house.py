@@ -39,7 +39,7 @@ PUBLIC_NAMES = """
     Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
     WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
     RequestDropped QueueFull WorkerStopped PoolFailed
-    RoomError RoomNotFound RoomNotAllowed RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable RoomGone OutcomeUnknown
+    RoomError RoomNotFound RoomNotAllowed RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable RoomGone RoomMoved OutcomeUnknown
 """.split()
 
 ROOM_NAMES = "agent groups session board reserve receipt thread peek search events watch replay dead_letters requeue redact unredact redactions retention stats agents attach close".split()

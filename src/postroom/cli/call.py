@@ -132,6 +132,11 @@ class Invocation:
         self._room = _that_stays(postroom.open(url))
         return self._room
 
+    def take_room(self, room: Room) -> Room:
+        """Use a room that the command has opened itself; it is closed with the call."""
+        self._room = _that_stays(room)
+        return room
+
     @property
     def name(self) -> str:
         """Whose name this call speaks in."""

@@ -36,6 +36,7 @@ from postroom.stores.contract import Claimed, Delivery, Settled, Store, Swept, T
 
 from . import rate_limit
 from .leases import LeaseHeartbeat
+from .moved import check_not_moved
 from .redacting import Redaction
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ class Gateway:
 
     def _look(self) -> None:
         self.store.check_there()  # when it raises, the next look is made by the next call: nobody gets past it any more
+        check_not_moved(self.store)
         self._next_look_ns = self.clock.steady_ns() + _LOOK_NS
 
     # The way of a message

@@ -215,6 +215,11 @@ class SessionRecord:
         return True
 
 
+def is_record(cell: str) -> bool:
+    """Whether a cell of that name is the record of a session."""
+    return cell.startswith(_PREFIX) and cell.endswith(_SUFFIX)
+
+
 def create(gateway: Gateway, make_folder: Callable[[str], Path]) -> SessionRecord:
     """A new session, with a folder of its own, which `make_folder` makes for its id."""
     for _ in range(_MAX_TRIES):

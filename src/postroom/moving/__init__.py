@@ -1,0 +1,1 @@
+"""Rooms as a whole: exports, backups, and moves from one store to another."""
