@@ -236,6 +236,15 @@ def test_a_link_in_the_room_is_not_followed_and_false_attachments_are_left_out(t
     assert [*outside.iterdir()] == []
 
 
+def test_the_marks_of_a_room_are_not_taken_from_a_file(tmp_path: Path) -> None:
+    mark = {"is": "moved", "other": "sqlite:/elsewhere", "process": ""}
+    _hostile(tmp_path / "dump", {"cell": {"name": "room/moved", "value": mark}}, {"cell": {"name": "x", "value": 1}})
+    with restored(tmp_path / "dump", f"sqlite:{tmp_path / 'room'}") as room:
+        assert [cell.name for cell in room.store.cell_scan("")] == ["x"]
+    with postroom.open(f"sqlite:{tmp_path / 'room'}") as room:
+        assert room.stats().states["stored"] == 0
+
+
 @pytest.mark.parametrize("field", ["id", "ledger", "priority", "exact_state", "payload"])
 def test_a_message_that_is_none_is_refused_with_its_line(field: str, backup: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in gzip.decompress(backup.read_bytes()).splitlines()]

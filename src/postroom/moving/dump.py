@@ -31,8 +31,10 @@ from postroom.core.clock import iso
 from postroom.core.config import ARTIFACTS
 from postroom.core.message import LedgerEntry, MessageWithLedger
 from postroom.errors import RoomDamaged, RoomUnreachable
+from postroom.mail import moved
+from postroom.mail.housekeeping import KEEPER_CELL
 from postroom.sessions.session import SESSIONS
-from postroom.stores.contract import Cell, Query, Store, Subscription
+from postroom.stores.contract import FORGOTTEN, Cell, Query, Store, Subscription
 
 VERSION: Final = 1
 #: No line of an export is longer: a message has a megabyte, a cell too, and their ledgers little more.
@@ -42,8 +44,8 @@ _PAGE: Final = 200
 _GZIP: Final = b"\x1f\x8b"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-#: The cells of a store's own, which are no part of what a room holds.
-_OF_THE_STORE: Final = ("feed-forgotten", "room/moved")
+#: Cells that are no part of what a room holds: of its store, of a move, of the process that keeps house.
+NOT_CONTENT: Final = (FORGOTTEN, moved.CELL, KEEPER_CELL)
 
 Record = dict[str, Any]
 Told = Callable[[str, int], object]
@@ -69,7 +71,7 @@ def parts_of(store: Store, folder: Path | None) -> Iterator[Part]:
     yield from messages_of(store)
     yield from store.subscriptions()
     for cell in store.cell_scan(""):
-        if cell.name not in _OF_THE_STORE:
+        if cell.name not in NOT_CONTENT:
             yield cell
     if folder is not None:
         yield from _files_of(folder)

@@ -23,7 +23,7 @@ from postroom.mail import moved
 from postroom.mail.gateway import LOOK_S
 from postroom.stores.contract import Query, Store
 
-from .dump import Told, parts_of
+from .dump import NOT_CONTENT, Told, parts_of
 from .filling import Filling, check_fillable
 from .rest import MOVED
 
@@ -87,17 +87,17 @@ def _may_be_open(store: Store) -> bool:
 
 
 def _copy(old: End, new: End, filling: dict[str, Any] | None, told: Told) -> Moved:
-    number = state_of(old.store)
+    state = state_of(old.store)
     resumed = filling is not None
-    if filling is not None and filling.get("number") != number:
+    if filling is not None and is_changed(old.store, filling.get("state")):
         _empty(new.store)  # the old room was used since the copy began
     check_fillable(new.store, new.address, used=True, needs_ways="")
-    new.store.cell_write(moved.CELL, moved.mark(moved.FILLING, old.address, new.store.process, number=number))
+    new.store.cell_write(moved.CELL, moved.mark(moved.FILLING, old.address, new.store.process, state=state))
     reached("moving.begun")
     copy = Filling(new.store, new.folder, MOVED, told)
     copy.add_all(parts_of(old.store, old.folder))
     reached("moving.copied")
-    if state_of(old.store) != number:
+    if is_changed(old.store, state):
         raise RoomBusy(
             f"{old.address} was changed while it was copied, by a program that has it open; stop that program and move again"
         )
@@ -116,10 +116,22 @@ def _finish(old: End, new: End, mark: dict[str, Any], filling: dict[str, Any] | 
     return Moved({"messages": new.store.count(Query())}, 0, resumed=True)
 
 
-def state_of(store: Store) -> list[Any]:
-    """What differs as soon as anything in a room has changed: the feed's number, and the versions of the cells."""
-    cells = sum(cell.version for cell in store.cell_scan("") if cell.name != moved.CELL)
+def state_of(store: Store) -> list[int]:
+    """By what `is_changed` knows whether a room has changed: the feed's number, the versions of cells, subscriptions."""
+    cells = sum(cell.version for cell in store.cell_scan("") if cell.name not in NOT_CONTENT)
     return [store.number_at(), cells, len(store.subscriptions())]
+
+
+def is_changed(store: Store, state: Any) -> bool:
+    """Whether anything in a room has changed since.
+
+    By the feed, not by its number alone: housekeeping on NATS puts finished messages away, which is no change.
+    """
+    match state:
+        case [int(number), *rest]:
+            return rest != state_of(store)[1:] or bool(store.events(number, 1))
+        case _:
+            return True
 
 
 def _empty(store: Store) -> None:
