@@ -99,14 +99,14 @@ def test_every_field_of_a_message_is_in_an_export_under_its_name(tmp_path: Path)
     assert msgspec.convert(message, MessageWithLedger) == kept
 
 
-def _under_load(tmp_path: Path, backups: int) -> None:
+def _under_load(tmp_path: Path, backups: int, pause_s: float = 0.001) -> None:
     address = f"sqlite:{tmp_path / 'a'}"
     stop = threading.Event()
 
     def work(name: str) -> None:
         with postroom.open(address) as room:
             store, want = room.store, Want(agent=name, lease_s=30)
-            while not stop.wait(0.001):
+            while not stop.wait(pause_s):
                 store.put([check(Draft(from_agent="ada", to_agent=name, payload={"n": 1}))])
                 for delivery in store.claim(want).deliveries:
                     answer = Draft(from_agent=name, to_agent="ada", payload={"re": 1}, answer_to=delivery.message.id)
@@ -142,7 +142,7 @@ def test_a_backup_under_load_restores_whole(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_hundred_backups_under_load_restore_whole(tmp_path: Path) -> None:
-    _under_load(tmp_path, 100)
+    _under_load(tmp_path, 100, pause_s=0.03)
 
 
 # Files that are not whole

@@ -187,9 +187,10 @@ def _round_with_kills(tmp_path: Path, note: Path, messages: int, kills: int) -> 
     told: dict[str, object] | None = None
     for address in others:
         for _ in range(kills):
-            point = chance.choice(POINTS[:-1])
-            killed_move(before, address, point, chance.randrange(messages // 200 + 1) if point in POINTS[2:4] else 0)
-        killed_move(before, address, "moving.handed")
+            point = chance.choice(("moving.marked", "moving.begun", "moving.restored", "moving.cell", "moving.copied"))
+            times = {"moving.restored": messages // 200 or 1, "moving.cell": 5}.get(point, 1)
+            assert not killed_move(before, address, point, chance.randrange(times)), "it was to be killed"
+        assert not killed_move(before, address, "moving.handed")
         assert killed_move(before, address)
         with postroom.open(address) as room:
             now = seen(room)
