@@ -49,6 +49,7 @@ from .errors import (
     InvalidMessage,
     RoomClosed,
     RoomError,
+    RoomMoved,
     RoomNotAllowed,
     RoomNotFound,
     UnknownMessage,
@@ -744,10 +745,12 @@ def open_through(
     room = open_even_if_moved(make_gateway, url, create, clock, settings)
     try:
         check_not_moved(room.store)
-    except BaseException:
+    except RoomMoved:
         room.store.close()
         room.close()
         raise
+    except RoomError:
+        pass  # a room that cannot be read says so at its first step
     return room
 
 

@@ -69,6 +69,11 @@ WORDS = {
     "attach": ["{id}"],
     "artifact": ["get", "sha256:" + "0" * 64],
     "replay": ["--since", "1h", "--to", "bob"],
+    "export": ["-"],
+    "backup": ["{id}.backup"],
+    "import": ["{id}.backup", "--merge"],
+    "restore": ["{id}.backup", "{url}"],
+    "move": ["{url}", "{url}"],
     "agent": ["list"],
 }
 
