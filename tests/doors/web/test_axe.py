@@ -42,6 +42,7 @@ def page() -> Iterator[Any]:
         outcomes = {"ada": {"granted": True}, "bob": {"granted": False, "reason": "outranked"}}
         decision = {"trigger": "quorum", "granted": ["ada"], "outcomes": outcomes}
         room.store.cell_write("decision/m1", {"owner": "x", "until_ms": 5, "decision": decision})
+        room.schedule("stand-up", cron="0 9 * * 1-5", to="bob", payload={"text": "stand-up!"})
         id = a_little(room)
         with serving(room) as site, browsing() as page:
             page.emulate_media(reduced_motion="reduce")

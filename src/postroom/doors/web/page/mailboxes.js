@@ -11,7 +11,7 @@ export class Mailboxes {
     this.head = el("p", null, "");
     this.list = el("div.boxes");
     this.none = nothing("mailboxes", "No mail", "Mailboxes appear when something is sent.");
-    this.schedules = el("div.reserved.schedules", { hidden: true });
+    this.schedules = el("div.schedules", { hidden: true });
     section.append(el("div.head", null, el("h1", null, "Mailboxes"), this.head), this.list, this.none, this.schedules);
   }
 
