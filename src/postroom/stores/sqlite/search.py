@@ -34,8 +34,10 @@ _CROSSED_OUT, _MERGING, _CROSSED_OUT_MEANWHILE = 1, 2, 3
 #: Pages that one step merges; a round of the housekeeping takes so many steps.
 _MERGED_PAGES: Final = 200
 _MERGES_IN_A_ROUND: Final = 10
-#: A pause between two steps in the background, in which others get the write lock.
-_PAUSE_S: Final = 0.001
+#: In the background a pause follows each step, in which others get the write lock, and a round ends after so long: the
+#: heartbeats of agents wait for it.
+_PAUSE_S: Final = 0.004
+_ROUND_NS: Final = 3_000_000_000
 _HOUR_MS: Final = 3_600_000
 _ANY_KEY: Final = (0, 2**63 - 1)
 #: Stands for the recipient of a message to nobody in particular (`said` in schema.sql).
@@ -76,12 +78,17 @@ class SearchIndex:
 
     @whole
     def look_after(self) -> None:
-        """A round of the housekeeping: index what is new, and merge what is crossed out. Gives way to other writers."""
-        last = self._last_key()
+        """A round of the housekeeping: index what is new, and merge what is crossed out. Gives way to other writers.
+
+        What a round does not come to is left to the next one, and to searches.
+        """
+        last, until_ns = self._last_key(), SYSTEM.steady_ns() + _ROUND_NS
         while self._index_some()[0] < last:
+            if SYSTEM.steady_ns() >= until_ns:
+                return
             SYSTEM.sleep(_PAUSE_S)
         for _ in range(_MERGES_IN_A_ROUND):
-            if not self._merge_some():
+            if not self._merge_some() or SYSTEM.steady_ns() >= until_ns:
                 return
             SYSTEM.sleep(_PAUSE_S)
 
