@@ -369,11 +369,15 @@ class RoomGone(RoomUnreachable):
 
 
 class RoomMoved(RoomGone):
-    """The room was moved to another address, is being moved there, or is being filled by a move. `address` is the other."""
+    """The room was moved to another address, is being moved there, or is being filled by a move. `address` is the other.
 
-    def __init__(self, said: str, address: str = "") -> None:
+    `for_good`: the move is over, and this room is not used again.
+    """
+
+    def __init__(self, said: str, address: str = "", *, for_good: bool = False) -> None:
         super().__init__(said)
         self.address = address
+        self.for_good = for_good
 
 
 class OutcomeUnknown(RoomError):

@@ -6,14 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from postroom.board import board as boards
 from postroom.board import reservations as reserved_files
-from postroom.core.clock import SYSTEM, Clock, from_iso, iso, span_s
+from postroom.core.clock import SYSTEM, Clock, iso
 from postroom.core.config import (
     FOLDER,
     MAKING_MARK,
@@ -30,6 +29,7 @@ from postroom.core.config import (
 )
 from postroom.core.events import Hooks
 from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, Message, MessageWithLedger
+from postroom.core.moments import Moment, is_cursor, moment_ms
 from postroom.core.states import FINISHED, OPEN, State, states_named
 from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
@@ -71,12 +71,9 @@ from .mail import schedule as timetable
 from .stores import open_store
 
 T = TypeVar("T")
-Moment = int | str | datetime
 
 #: Messages are read from the store in pages of this size.
 PAGE: Final = 500
-#: Numbers in this range, given as a moment, are milliseconds since 1970 (1973 to 5138); others are cursors.
-_MS_RANGE: Final = range(100_000_000_000, 100_000_000_000_000)
 
 
 class Room:
@@ -588,10 +585,10 @@ class Room:
             to_agent=to,
             from_agent=from_agent,
             type=type,
-            sent_after_ms=None if _is_cursor(since) else moment_ms(self.clock, "since", since) - 1,
+            sent_after_ms=None if is_cursor(since) else moment_ms(self.clock, "since", since) - 1,
             limit=PAGE,
         )
-        found = replaying.originals(self._gateway, query, self._stored_after(since) if _is_cursor(since) else None)
+        found = replaying.originals(self._gateway, query, self._stored_after(since) if is_cursor(since) else None)
         if told is not None:
             told([], len(found))
         if dry_run:
@@ -656,26 +653,6 @@ class Room:
             after = changes[-1].number
 
 
-def moment_ms(clock: Clock, field: str, moment: Moment) -> int:
-    """The wall clock's milliseconds of a moment that was given: a time, or a span such as "2h" that is counted back from now.
-
-    Raises InvalidMessage, naming the field.
-    """
-    if isinstance(moment, datetime):
-        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    if isinstance(moment, int) and moment in _MS_RANGE:
-        return moment
-    with suppress(ValueError):
-        return from_iso(str(moment))
-    ago_s = span_s(moment) if isinstance(moment, str) else None
-    if ago_s is None:
-        now = iso(clock.wall_ms())
-        raise InvalidMessage(
-            field, f"must be a time such as {now}, or a span such as 10s, 5m, 2h or 1d, not {moment!r}"
-        )
-    return max(0, clock.wall_ms() - round(ago_s * 1000))
-
-
 def search_of(wanted: search_query.SearchQuery, clock: Clock, **more: Any) -> Query:
     """What the fields of a search mean, as a query; `more` are other parts of it. InvalidMessage for a wrong value."""
     fields = wanted.fields
@@ -693,10 +670,6 @@ def search_of(wanted: search_query.SearchQuery, clock: Clock, **more: Any) -> Qu
         order="newest",
         **more,
     )
-
-
-def _is_cursor(moment: Moment) -> bool:
-    return isinstance(moment, int) and moment not in _MS_RANGE
 
 
 def _states(state: str | None) -> frozenset[State] | None:

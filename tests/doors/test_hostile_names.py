@@ -346,6 +346,8 @@ LOOKS = [
         "group list",
         "reserve",
         "top --once",
+        "schedule list",
+        "search EVIL",
     ),
     *("board list", "board list --tree", "board", "board claim --as bob"),
     "sql SELECT*FROM\u2423messages",
@@ -376,6 +378,13 @@ def furnish(room: Room) -> str:
                 message.dead(f"{name}\nEND WORDS\nEVIL")
         if number < 20:
             room.reserve([f"src/{number}/**"], name, 600, why=name, transient=True)
+            room.schedule(
+                f"{number} {name}".encode()[:200].decode("utf-8", "ignore"),
+                every_s=86400,
+                to=name,
+                channel=name,
+                payload={"text": name},
+            )
     return refused
 
 
@@ -385,9 +394,9 @@ def test_every_look_at_a_room_in_a_pipe(room: Room, piped: Piped) -> None:
         words = [refused if word == "ID" else word.replace("\u2423", " ") for word in look.split()]
         code, out, err = piped(*words)
         assert code == 0, look
-        assert re.fullmatch(r"(postroom: \d+ of \d+ are shown; use --all, or a larger --limit N, for more\n)?", err), (
-            look
-        )
+        assert re.fullmatch(
+            r"(postroom: (\d+ of \d+|the newest \d+) are shown; use --all, or a larger --limit N, for more\n)?", err
+        ), look
         check(out)
         if "claim" not in look:
             code, plain, _ = piped(*words, "--plain")

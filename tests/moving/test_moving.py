@@ -117,7 +117,7 @@ def test_programs_that_open_the_old_room_are_told_the_new_address(tmp_path: Path
     with pytest.raises(RoomMoved, match=f"moved to {new}; use that address") as caught:
         postroom.open(old)
     assert caught.value.address == new
-    running.gateway._next_look_ns = 0  # 2.5 seconds later
+    running.gateway._next_mark_ns = 0  # 2.5 seconds later
     with pytest.raises(RoomMoved):
         running.agent("ada").send("bob", {"n": 2})
     running.store.close()

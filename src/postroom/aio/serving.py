@@ -248,9 +248,8 @@ class Serving:
     async def _settle(self, run: ServedMessage) -> Received | None:
         """Record what became of the message, also in a room that is busy for a while; the next one, if there is one."""
         for tries_left in reversed(range(SETTLE_TRIES)):
-            claim_next = None if self._leaving.is_set() else self._want
             try:
-                return await self._worker.run(partial(self._conclude, run, claim_next), keep=True)
+                return await self._worker.run(partial(self._conclude, run), keep=True)
             except ROOM_IS_OVER:
                 raise
             except RoomError:
@@ -260,7 +259,9 @@ class Serving:
                 await self._worker.waits.sleep(SAFETY_LOOK_S)
         raise AssertionError("unreachable")
 
-    def _conclude(self, run: ServedMessage, claim_next: Want | None) -> Received | None:
+    def _conclude(self, run: ServedMessage) -> Received | None:
+        self._gateway.redaction.refresh(self._gateway.clock.steady_ns())  # nothing is read after the decision
+        claim_next = None if self._leaving.is_set() else self._want
         claimed = conclude(run, judge(run, self._handlers), claim_next).claimed
         if claimed is None or not claimed.deliveries:
             return None

@@ -29,6 +29,7 @@ from postroom.errors import (
     PostroomError,
     RoomClosed,
     RoomError,
+    RoomMoved,
     UnknownMessage,
     raise_faults,
 )
@@ -168,6 +169,9 @@ class Gateway:
         #: When somebody last used the room (the steady clock), which is when it last claimed something.
         self.now_ns = clock.steady_ns()
         self._next_look_ns = self.now_ns + _LOOK_NS
+        #: When the mark of a room that was moved is looked for next; what was found, where that is for good.
+        self._next_mark_ns = self.now_ns + _LOOK_NS
+        self._moved: RoomMoved | None = None
         #: Called now and then by waiters and by the upkeep: every process that has the room open looks for schedules.
         self.looked: Callable[[], None] = _nothing
         #: What this process has claimed and not settled, and what keeps it.
@@ -188,6 +192,8 @@ class Gateway:
         """Raise RoomClosed when the room was closed, or belongs to the process before a fork; RoomGone when gone."""
         if self._closed:
             raise RoomClosed("this room is closed")
+        if self._moved is not None:
+            raise self._moved
         if current_pid() != self._pid:
             raise RoomClosed(
                 "this room was opened before the process forked; fork first, or start processes with spawn"
@@ -210,12 +216,26 @@ class Gateway:
         if self.clock.steady_ns() >= self._next_look_ns:
             self._look()
             if self.claims_in_callers_thread:  # and not in a loop, which must not wait for the store
+                self.check_not_moved()
                 self.looked()
 
     def _look(self) -> None:
         self.store.check_there()  # when it raises, the next look is made by the next call: nobody gets past it any more
-        check_not_moved(self.store)
         self._next_look_ns = self.clock.steady_ns() + _LOOK_NS
+
+    def check_not_moved(self) -> None:
+        """Raise RoomMoved when the room was moved. Reads its mark now and then: not between a decision and a claim.
+
+        Senders, waiters and the housekeeping look; once one of them has seen it, all are told (`check_open`).
+        """
+        if self.clock.steady_ns() < self._next_mark_ns:
+            return
+        try:
+            check_not_moved(self.store)
+        except RoomMoved as error:
+            self._moved = error if error.for_good else None
+            raise
+        self._next_mark_ns = self.clock.steady_ns() + _LOOK_NS
 
     # The way of a message
 
@@ -295,6 +315,8 @@ class Gateway:
     def _admit(self, drafts: Sequence[Draft], *, limited: bool = True) -> None:
         """Everything that comes before messages are stored."""
         self.check_open()
+        if self.now_ns >= self._next_mark_ns:
+            self.check_not_moved()
         self.redaction.apply(drafts, self.now_ns)
         self._check(drafts)
         for draft in drafts:
@@ -376,7 +398,9 @@ class Gateway:
         """Say what became of a message; see `Store.settle`. The puts must have been checked."""
         self.check_open()
         if puts or detail is not None:
-            detail = self.redaction.apply_to_end(puts, detail, self.now_ns, self.config.max_payload_bytes)
+            if claim_next is None:  # a server has read the rules before it decided to claim the next
+                self.redaction.refresh(self.now_ns)
+            detail = self.redaction.apply_to_end(puts, detail, self.config.max_payload_bytes)
         if self.hooks.listeners:
             self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)

@@ -80,6 +80,7 @@ class Upkeep:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""
         self._gateway.leases.look()  # first: what follows may wait for a busy room
         self._gateway.check_there()
+        self._gateway.check_not_moved()
         self._gateway.looked()
         self._gateway.abandon_late()
         for name in tuple(self._names):

@@ -35,7 +35,7 @@ def check_not_moved(store: Store) -> None:
         return
     role, other = found.get("is"), str(found.get("other"))
     if role == MOVED:
-        raise RoomMoved(f"this room was moved to {other}; use that address", other)
+        raise RoomMoved(f"this room was moved to {other}; use that address", other, for_good=True)
     if role == FILLING:
         raise RoomMoved(
             f"this room is being filled by a move from {other}; if that was interrupted, run the same `postroom move` again",

@@ -45,6 +45,11 @@ class Redaction:
             self._next_ns = now_ns + _RULES_NS
         return self._rules
 
+    def refresh(self, now_ns: int) -> None:
+        """Read the rules if that is due; for callers that must not wait for the store between a decision and a claim."""
+        if now_ns >= self._next_ns:
+            self.learn(now_ns)
+
     def apply(self, drafts: Sequence[Draft], now_ns: int) -> None:
         """Redact the payloads of messages that are about to be checked and stored."""
         if now_ns >= self._next_ns or self._rules is not None:
@@ -53,9 +58,9 @@ class Redaction:
                 for draft in drafts:
                     draft.payload = rules.redacted(draft.payload)
 
-    def apply_to_end(self, drafts: Sequence[Draft], detail: str | None, now_ns: int, max_bytes: int) -> str | None:
-        """Redact what a message ends with: answers that were checked before, and the reason, which is returned."""
-        rules = self.learn(now_ns)
+    def apply_to_end(self, drafts: Sequence[Draft], detail: str | None, max_bytes: int) -> str | None:
+        """Redact what a message ends with, by the rules that are known: checked answers, and the reason, which is returned."""
+        rules = self._rules
         if rules is None:
             return detail
         for draft in drafts:

@@ -302,8 +302,9 @@ class Serving:
     def _settle(self, run: ServedMessage, verdict: Settlement) -> Settled:
         """Record what became of the message, in spite of a room that is busy for a while."""
         for tries_left in reversed(range(SETTLE_TRIES)):
-            claim_next = None if self._told_to_stop() else self._inbox.want
             try:
+                self._gateway.redaction.refresh(self._gateway.clock.steady_ns())  # nothing is read after the decision
+                claim_next = None if self._told_to_stop() else self._inbox.want
                 return conclude(run, verdict, claim_next)
             except ROOM_IS_OVER:
                 raise

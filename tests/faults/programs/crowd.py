@@ -14,6 +14,7 @@ from typing import Any
 
 import postroom
 from postroom import Agent, Received, Room
+from postroom.core.search_query import parse_query
 from postroom.core.system.process import this_process
 from postroom.stores.contract import Query, Store, topic_to
 from postroom.stores.sqlite.store import SqliteStore
@@ -158,6 +159,9 @@ def _call_store(locks: Locks, store: SqliteStore) -> None:
     call("settle", lambda: store.settle(first.ticket, "dead", detail="no"))
     call("requeue", lambda: store.requeue([id]))
     call("withdraw", lambda: store.withdraw([id], "ada"))
+    call("find_text", lambda: store.find_text(Query(), parse_query("words").terms))
+    call("restore", lambda: store.restore([]))
+    call("put_with_cell", lambda: store.put_with_cell([letter("zoe")], "crowd/cell", 1, 0))
     call("abandon", lambda: store.abandon(id))
     call("get", lambda: store.get(id))
     call("find", lambda: store.find(Query()))
@@ -213,6 +217,15 @@ def _call_room(locks: Locks, room: Room, ada: Agent, bob: Agent, file: str) -> N
     call("waits", room.waits)
     call("dead_letters", room.dead_letters)
     call("requeue", lambda: room.requeue(id))
+    call("thread", lambda: room.thread(id))
+    call("search", lambda: room.search("words"))
+    call("schedule", lambda: room.schedule("daily", every_s=86400, to="bob"))
+    call("schedules", room.schedules)
+    call("unschedule", lambda: room.unschedule("daily"))
+    call("redact", lambda: room.redact("github token"))
+    call("redactions", room.redactions)
+    call("unredact", lambda: room.unredact("github token"))
+    call("retention", lambda: room.retention("jobs", count=10))
     call("replay", lambda: room.replay(since=0))
     session = call("session", room.session)
     locks.call("Session.delegate", lambda: session.delegate([]))
@@ -248,6 +261,7 @@ def _call_agent(locks: Locks, ada: Agent, bob: Agent) -> None:
     serving = threading.Thread(target=lambda: bob.serve({"*": lambda _: {"yes": True}}, concurrency=1, stop=stop))
     serving.start()
     call("ask", lambda: ada.ask("bob", {}, timeout_s=10))
+    call("ask_many", lambda: ada.ask_many(["bob"], {}, timeout_s=10).answers)
     call("serve", stop.set)
     serving.join()
 

@@ -17,6 +17,7 @@ from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core.clock import iso
 from postroom.core.message import Message, MessageWithLedger
+from postroom.core.moments import moment_ms
 from postroom.core.states import FINISHED, MOVES, NOTES, PUBLIC_STATES, STATUS_WORD, State, states_named
 from postroom.core.untrusted import quoted
 from postroom.errors import UnknownMessage
@@ -24,7 +25,7 @@ from postroom.mail import attachments
 from postroom.mail.handles import handle_of
 from postroom.mail.history import History, LoggedStep
 from postroom.mail.receipts import attempts_of, events_of
-from postroom.room import Room, moment_ms
+from postroom.room import Room
 from postroom.stores.contract import Query
 
 #: The recipient of a message that names none.
