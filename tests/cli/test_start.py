@@ -17,7 +17,7 @@ from .support import Cli, clean_environment, command, listing_modules
 #: Everything of ours that a program loads which opens a room that is there, sends and receives. Workers are started for
 #: few messages, and a line more is half a millisecond more of each.
 OF_A_LIBRARY = """
-    core core.backoff core.chore core.clock core.config core.crashpoints core.events core.message core.states
+    core core.backoff core.chore core.clock core.config core.crashpoints core.events core.message core.moments core.states
     core.system core.system.process core.system.files core.system.startup errors
     board sessions room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness
     stores.cells stores.sqlite stores.bells.page stores.bells.spinning
