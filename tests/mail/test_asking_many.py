@@ -82,12 +82,22 @@ def test_the_rest_is_cancelled_when_enough_have_answered(
 
 def test_an_answer_that_comes_after_the_rest_was_cancelled_is_ordinary_mail(room: Room, ada: Agent) -> None:
     asked = ada.ask_many(["bob", "cy"], {}, enough="any")
+    at_work = room.agent("cy").receive(timeout_s=0)
     room.agent("bob").receive(timeout_s=0).reply({})
     assert list(asked.answers) == ["bob"]
 
-    room.agent("cy").receive(timeout_s=0).reply({"late": True})
+    at_work.reply({"late": True})
 
     assert ada.receive(timeout_s=0).payload == {"late": True}
+
+
+def test_questions_that_nobody_has_claimed_are_withdrawn_with_the_rest(room: Room, ada: Agent) -> None:
+    asked = ada.ask_many(["bob", "cy"], {}, enough="any")
+    room.agent("bob").receive(timeout_s=0).reply({})
+    assert list(asked.answers) == ["bob"]
+
+    assert room.agent("cy").poll() is None
+    assert room.receipt(asked.missing["cy"].id).state == "withdrawn"
 
 
 def test_each_that_is_missing_has_the_reason_that_ask_would_raise(

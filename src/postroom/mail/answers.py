@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 from postroom.core.message import Draft, Message
 from postroom.core.states import FINISHED
-from postroom.errors import AskFailed, InvalidMessage, NotNeeded
+from postroom.errors import AskFailed, InvalidMessage, NotNeeded, PostroomError
 from postroom.stores.contract import Query, topic_message
 
 from .gateway import Deadline, Gateway, Pause, Series
@@ -128,13 +129,19 @@ class Questions:
             self.missing[name] = question.late(stand.get(id))
 
     def end(self) -> None:
-        """Wait no more: an answer that still comes is ordinary mail. Safe to call twice."""
+        """Wait no more: questions that no receiver has are withdrawn, and an answer that still comes is ordinary mail.
+
+        Safe to call twice.
+        """
         why = "enough others had answered" if self.enough else "the asker stopped waiting"
         for id, (name, _) in self._open.items():
             if name not in self.missing:
                 self.missing[name] = NotNeeded(f"{name} had not answered question {id} when {why}", id)
         if self._open:
             self._gateway.question_ends(*self._open, abandon=True)
+            with suppress(PostroomError):  # those that no receiver has are taken back; a room that is closed keeps them
+                asker = next(iter(self._open.values()))[1].draft.from_agent
+                self._gateway.store.withdraw(self._open, asker, why)
         self._open.clear()  # not before: what an interrupt keeps from being told is told later
 
     def __del__(self) -> None:

@@ -130,9 +130,33 @@ _TABLES = (
         "stores/cells.py", "an update overwrites what it has not seen",
         "store.cell_write(name, after, expect=version)", "store.cell_write(name, after)",
     ),
+    Mutant(
+        "stores/tables/tables.py", "a message comes before its turn",
+        "return self._line_of(row) in self.ordered if row.draft.order_key is not None else False", "return False",
+    ),
+    Mutant(
+        "stores/tables/tables.py", "the end of a message does not let the next of its key pass",
+        "        if state in FINISHED:\n            self._let_the_next_pass(row)\n", "",
+    ),
+    Mutant(
+        "stores/tables/steps.py", "a claimed message can be withdrawn",
+        "row.draft.from_agent == agent and row.state in WITHDRAWABLE", "row.draft.from_agent == agent",
+    ),
 )  # fmt: skip
 
 _SQLITE = (
+    Mutant(
+        "stores/sqlite/store.py", "a message comes before its turn",
+        "if state is State.READY and self._is_behind(draft, to_agent):", "if state is State.AWAITED:",
+    ),
+    Mutant(
+        "stores/sqlite/schema.sql", "an ack alone lets the next of its key wait for ever",
+        "state = 1 AND implied = 1 AND order_key IS NULL", "state = 1 AND implied = 1",
+    ),
+    Mutant(
+        "stores/sqlite/schema.sql", "a claimed message can be withdrawn",
+        "WHERE key = ?1 AND from_agent = ?2 AND state IN (0, 7, 9)", "WHERE key = ?1 AND from_agent = ?2 AND state IN (0, 1, 7, 9)",
+    ),
     Mutant(
         "stores/sqlite/schema.sql", "the fence is forgotten",
         "ledger = ledger || {told} || ?5\nWHERE key = ?1 AND token = ?2 AND state IN (0, 1)",
@@ -267,6 +291,10 @@ _OTHER_STORES = (
     Mutant(
         "stores/files/store.py", "what could not be synced is told as undone",
         "it was done, but may not survive a power cut", "nothing was changed",
+    ),
+    Mutant(
+        "stores/nats/entries.py", "a claimed message can be withdrawn",
+        "kept.entry.from_agent != agent or kept.entry.judged(moment.room_ms) not in WITHDRAWABLE", "kept.entry.from_agent != agent",
     ),
     Mutant(
         "stores/nats/entries.py", "the fence is forgotten",

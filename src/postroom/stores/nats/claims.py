@@ -62,16 +62,19 @@ def _take_best(room: NatsRoom, want: Want) -> list[Kept]:
     room.follower.follow(patterns)
     room.follower.look(patterns, UNTIL_LOST)
     taken: list[Kept] = []
+    blocked: set[str] = set()
     while len(taken) < want.limit:
         # not the same one twice in one claim, should its owner be gone already (tests/stores/test_model.py)
-        with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as found:
+        left_out = blocked | {kept.entry.id for kept in taken}
+        with _picked(room, want, want.limit - len(taken), left_out) as found:
             picked = _without_blocked(room, found)
-            if picked is None:
-                continue
+            blocked |= {each.kept.entry.id for each in found.best if each not in picked.best}
             # of a question that is claimed and whose asker is gone there is nothing to write here: that is a sweep's
             if steps := _steps(picked, want):
                 taken += _taken(steps, room.replace_each(steps, picked.moment.write), raises=not taken)
                 continue
+        if found.best and not picked.best:
+            continue  # all of them were behind others: there may be more
         if taken or not room.follower.look(patterns, SAFETY_LOOK_S):
             break
     return taken
@@ -105,16 +108,14 @@ def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str 
         tables.picked.difference_update(ids)  # without the lock: an interrupt while it waits would leave them picked
 
 
-def _without_blocked(room: NatsRoom, picked: _Picked) -> _Picked | None:
-    """The same, if each message with an order key is the first of its line, as the leader knows it.
+def _without_blocked(room: NatsRoom, picked: _Picked) -> _Picked:
+    """The same without messages that are not the first of their order key, as the leader knows it.
 
-    What is known here may lack an earlier one: hints can be lost. None when one was not the first: then what stands
-    before it is known here now, or its place was taken away because it has ended, and the choice is to be made again.
+    What is known here may lack an earlier one: hints can be lost. It is known here afterwards.
     """
     if all(each.kept.entry.order_key is None for each in picked.best):
         return picked
-    blocked = [each for each in picked.best if not is_first(room, each.kept)]
-    return None if blocked else picked
+    return picked._replace(best=[each for each in picked.best if is_first(room, each.kept)])
 
 
 def is_first(room: NatsRoom, kept: Kept) -> bool:
@@ -286,7 +287,7 @@ def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | N
         return None  # one after the other: the result of the first must not wait for a look
     with _picked(room, want, want.limit, {ticket.id}, said.write) as found:
         picked = _without_blocked(room, found)
-        if picked is None or not picked.best:
+        if not picked.best:
             return None
         entry = entries.settled(kept, said.outcome, ticket.agent, said.detail, 0, picked.moment)
         steps = _steps(picked, want)
@@ -406,8 +407,17 @@ def withdraw(room: NatsRoom, ids: Iterable[str], agent: str, reason: str | None 
     def step(kept: Kept, moment: WriteTime) -> Entry | None:
         return entries.withdrawn(kept, agent, reason, moment, gone=bool(room.gone_owners([kept])))
 
+    wanted = list(dict.fromkeys(ids))
     room.announce_layout()
-    return [id for id in dict.fromkeys(ids) if room.change(id, step) is not None]
+    moment, kepts = room.moment(), room.read_open(wanted)
+    steps = [(kept, entry) for kept in kepts if (entry := step(kept, moment)) is not None]
+    done = set()
+    for (kept, _), end in zip(steps, room.replace_each(steps, moment.write), strict=True):  # all at once
+        if isinstance(end, BaseException) and not isinstance(end, Changed):
+            raise end
+        if isinstance(end, Kept) or room.change(kept.entry.id, step) is not None:  # or somebody changed it first
+            done.add(kept.entry.id)
+    return [id for id in wanted if id in done]
 
 
 # Notes, and questions that are given up
