@@ -342,7 +342,10 @@ def test_bash_completes_commands_options_and_agents(cli: Cli, tmp_path: Path) ->
         tmp_path, "postroom peek --state a", "postroom board list --state ", "postroom log --json --event ac"
     )
 
-    assert commands == ["receive", "retry", "reply", "refuse", "receipt", "requeue", "replay", "reserve"]
+    assert commands == [
+        *("receive", "retry", "reply", "refuse", "receipt", "requeue", "replay"),
+        *("retention", "redact", "restore", "reserve"),
+    ]
     assert actions == ["blocked"]
     assert "--priority" in options
     assert names == [["reviewer"]] * 3
