@@ -147,7 +147,7 @@ _TABLES = (
 _SQLITE = (
     Mutant(
         "stores/sqlite/store.py", "a message comes before its turn",
-        "if state is State.READY and self._is_behind(draft, to_agent):", "if state is State.AWAITED:",
+        "if state is State.READY and self._is_behind(draft, to_agent):", "if state is State.BLOCKED:",
     ),
     Mutant(
         "stores/sqlite/schema.sql", "an ack alone lets the next of its key wait for ever",
