@@ -120,3 +120,20 @@ def test_a_rename_that_was_killed_loses_nothing_and_is_finished_by_the_next(
         assert [room.get(id).to_agent for id in waiting] == ["robert"] * 3
         assert "bob" not in names(room)
         assert not room.store.cell_scan("room/")
+
+
+def test_mail_of_one_order_key_follows_a_rename_in_its_order(address: str) -> None:
+    with postroom.open(address) as room:
+        ada = room.agent("ada", transient=True)
+        room.agent("bob", transient=True)
+        ids = [ada.send("bob", {"n": n}, order_key="pr-7") for n in range(3)]
+
+        assert forgetting.rename(room.gateway, "bob", "robert").messages == 3
+        came = []
+        for _ in ids:
+            message = room.agent("robert").receive(5)
+            assert room.agent("robert").poll() is None
+            came.append(message.id)
+            message.ack()
+
+        assert came == ids

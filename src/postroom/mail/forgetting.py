@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from postroom.core.crashpoints import reached
 from postroom.core.message import LedgerEntry, MessageWithLedger
-from postroom.core.states import State
+from postroom.core.states import WITHDRAWABLE
 from postroom.errors import InvalidMessage, RoomError
 from postroom.stores.contract import Query
 
@@ -26,7 +26,6 @@ from .gateway import Gateway
 from .received import check_names
 
 _READDRESSED: Final = "room/readdressed/"
-_WAITING: Final = frozenset({State.READY, State.DELAYED})
 _PAGE: Final = 500
 _MANY: Final = 1_000_000
 
@@ -51,7 +50,7 @@ class Renamed(NamedTuple):
 
 def waiting_for(gateway: Gateway, name: str) -> int:
     """How many messages wait for an agent."""
-    return gateway.open_store.count(Query(to_agent=name, states=_WAITING))
+    return gateway.open_store.count(Query(to_agent=name, states=WITHDRAWABLE))
 
 
 def forget(gateway: Gateway, name: str, *, mail: bool = False) -> Forgotten:
@@ -68,7 +67,7 @@ def forget(gateway: Gateway, name: str, *, mail: bool = False) -> Forgotten:
     subscribed = [each.channel for each in store.subscriptions() if each.agent == name]
     for channel in subscribed:
         store.unsubscribe(channel, name)
-    deleted = store.purge(Query(to_agent=name, states=_WAITING, limit=_MANY)) if mail else 0
+    deleted = store.purge(Query(to_agent=name, states=WITHDRAWABLE, limit=_MANY)) if mail else 0
     known = store.cell_read(presence.CELLS + name) is not None
     store.cell_write(presence.CELLS + name, None)
     return Forgotten(
@@ -127,9 +126,9 @@ def _must_be_stopped(gateway: Gateway, name: str) -> None:
 
 def _readdress(gateway: Gateway, old: str, new: str) -> int:
     store, count = gateway.store, 0
-    for message in list(store.find_all(Query(to_agent=old, states=_WAITING, limit=_PAGE))):
+    for message in list(store.find_all(Query(to_agent=old, states=WITHDRAWABLE, limit=_PAGE))):
         kept = store.get(message.id)
-        if kept is None or kept.exact_state not in _WAITING:
+        if kept is None or kept.exact_state not in WITHDRAWABLE:
             continue
         line = LedgerEntry("by_hand", gateway.clock.wall_ms(), None, f"{old} is called {new} now")
         kept = replace(kept, to_agent=new, owner=None, waiter=None, ledger=(*kept.ledger, line))
