@@ -85,6 +85,19 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     tls_key: str | None = None  # the key of that certificate
 
 
+def prepare_types(*types: type) -> None:
+    """Let msgspec make now, in one thread, what it has to know of types before it can convert to them.
+
+    It makes that at the first use, and two threads that do so at once may end the process with a segmentation fault
+    (tests/core/test_config.py). To be called where a type is defined, or first imported, of modules that convert.
+    """
+    for each in types:
+        msgspec.json.Decoder(each)
+
+
+prepare_types(Config)
+
+
 class RoomUrl(msgspec.Struct, frozen=True):
     """A room's address, taken apart: `scheme:rest?option=value`."""
 

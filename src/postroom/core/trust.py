@@ -54,6 +54,7 @@ from .config import (
     missing_part,
     parse_url,
     place_of,
+    prepare_types,
     read_regular,
     room_folder,
     search_places,
@@ -712,3 +713,6 @@ def server(address: str) -> ServerEntry | None:
 def servers() -> list[ServerEntry]:
     """Every server in the list."""
     return sorted((entry for _, entry in _all(_SERVERS, ServerEntry)), key=lambda entry: entry.path)
+
+
+prepare_types(RoomEntry, Credentials)

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from postroom.core.config import prepare_types
 from postroom.core.crashpoints import reached
 from postroom.core.message import LedgerEntry, MessageWithLedger
 from postroom.core.states import WITHDRAWABLE
@@ -150,3 +151,6 @@ def _take_back(gateway: Gateway, name: str, value: Any) -> int:
     gateway.store.restore([message])
     gateway.store.cell_write(name, None)
     return 1
+
+
+prepare_types(MessageWithLedger)

@@ -28,7 +28,7 @@ from typing import IO, Any, Final, NamedTuple, cast
 import msgspec
 
 from postroom.core.clock import iso
-from postroom.core.config import ARTIFACTS
+from postroom.core.config import ARTIFACTS, prepare_types
 from postroom.core.message import LedgerEntry, MessageWithLedger
 from postroom.errors import RoomDamaged, RoomUnreachable
 from postroom.mail import moved
@@ -302,3 +302,6 @@ def _message_problem(message: MessageWithLedger) -> str | None:
     if not 1 <= message.priority <= 10 or not 0 <= message.token < 2**53:
         return f"{message.id} has a priority or a token that no message has"
     return None
+
+
+prepare_types(MessageWithLedger)

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom.core.config import prepare_types
+
 from .evaluation import Evaluation
 
 #: What is known of a participant: its latest evaluation, why there will be none, or nothing yet.
@@ -287,3 +289,6 @@ def _recency(name: str, now: float, config: Config) -> float:
     if spoke_at is None or not config.diversity:
         return 0.0
     return min(1.0, decayed(config.diversity, now - spoke_at, config.diversity_half_life_s))
+
+
+prepare_types(Decision)

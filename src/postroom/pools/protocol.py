@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from postroom.core.config import prepare_types
 from postroom.core.message import payload_text
 from postroom.core.system.framing import HEADER_BYTES
 from postroom.errors import Fault, InvalidMessage, raise_faults
@@ -181,3 +182,6 @@ class Splitter:
             return self._decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BrokenFrame(str(error)) from error
+
+
+prepare_types(Evaluation)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from postroom.core.config import prepare_types
 from postroom.errors import InvalidMessage
 
 #: The longest wait of one call, in seconds.
@@ -299,3 +300,6 @@ def read_arguments(tool: Tool, arguments: Mapping[str, Any] | None) -> Any:
         raise InvalidMessage(field, problem) from None
     except (RecursionError, UnicodeError) as error:
         raise InvalidMessage("arguments", f"cannot be read ({error})") from None
+
+
+prepare_types(*(tool.takes for tool in TOOLS))

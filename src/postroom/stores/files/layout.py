@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from postroom.core.config import FILES_MARK
+from postroom.core.config import FILES_MARK, prepare_types
 from postroom.core.message import SALT_BITS
 from postroom.errors import RoomDamaged, RoomUnreachable
 from postroom.stores import layouts
@@ -104,3 +104,6 @@ def _decode(tree: Tree, text: bytes, type_: type[T]) -> T:
 
 def _unreadable(tree: Tree, error: Exception) -> RoomDamaged:
     return RoomDamaged(f"{tree.root / MARK} cannot be read: {error}")
+
+
+prepare_types(About, _Layout)
