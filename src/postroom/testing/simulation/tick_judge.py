@@ -50,9 +50,9 @@ class TickJudge:
 
     def put(self, process: Process, draft: Draft) -> None:
         """A message was stored: perhaps a tick."""
-        if draft.from_agent != LEAD or draft.correlation_id is None:
+        name, at, time = (draft.correlation_id or "").rpartition("@")
+        if draft.from_agent != LEAD or not at:  # or what the lead of a task is told
             return
-        name, _, time = draft.correlation_id.rpartition("@")
         tick_ms, sent = from_iso(time), self._sent.setdefault(name, [])
         if tick_ms in sent:
             raise Broken(f"{process!r} sends the tick of {name} at {time} a second time")
