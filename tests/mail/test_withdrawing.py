@@ -109,6 +109,24 @@ def test_a_message_replaces_another_and_many_may_be_sent_so_at_once(room: Room) 
     assert [message.payload["text"] for message in iter(bob.poll, None)] == ["new", "first"]
 
 
+def test_a_message_behind_another_says_why_it_waits(room: Room) -> None:
+    ada = room.agent("ada")
+    first, second = (ada.send("bob", {"text": text}, order_key="pr-7") for text in ("one", "two"))
+
+    assert room.why(second).kind == "blocked"
+    assert "pr-7" in room.why(second).text
+    assert room.why(first).kind != "blocked"
+
+
+def test_a_repeat_whose_replaced_message_is_gone_gives_the_first_id(room: Room) -> None:
+    ada = room.agent("ada")
+    old = ada.send("bob", {"text": "old"})
+    new = ada.send("bob", {"text": "new"}, replaces=old, idempotency_key="once")
+    room.purge(ids=[old])
+
+    assert ada.send("bob", {"text": "new"}, replaces=old, idempotency_key="once") == new
+
+
 def test_of_debounced_messages_the_newest_is_delivered_after_the_last(room: Room, clock: ManualClock) -> None:
     ada, bob = room.agent("ada"), room.agent("bob")
     for text in ("a", "ab", "abc"):

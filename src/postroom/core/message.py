@@ -222,9 +222,18 @@ def _check_fields(draft: Draft, faults: list[Fault]) -> None:
     _check_replacing(draft, faults)
 
 
+def _is_longer(delay_s: object, ttl_s: object) -> bool:
+    """Whether both are numbers, and the delay ends with the time to live or after it."""
+    return isinstance(delay_s, int | float) and isinstance(ttl_s, int | float) and 0 < ttl_s <= delay_s
+
+
 def _check_replacing(draft: Draft, faults: list[Fault]) -> None:
     if draft.debounce and draft.order_key is None:
         faults.append(Fault("order_key", "must be given with debounce_s: messages of one key replace each other"))
+    if draft.order_key is not None and draft.answer_to is not None:
+        faults.append(Fault("order_key", "cannot be given to an answer"))
+    if draft.order_key is not None and draft.ttl_s is not None and _is_longer(draft.delay_s, draft.ttl_s):
+        faults.append(Fault("ttl_s", "must be longer than delay_s: the message would expire before it is due"))
     if draft.replaces is not None and draft.publish:
         faults.append(Fault("replaces", "cannot be combined with publish, which makes several messages"))
 

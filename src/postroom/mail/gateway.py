@@ -321,7 +321,9 @@ class Gateway:
         self._check(drafts)
         for draft in drafts:
             if draft.replaces is not None:
-                self._check_own(draft.replaces, draft.from_agent, "replace")
+                self._check_own(
+                    draft.replaces, draft.from_agent, "replace", may_be_gone=draft.idempotency_key is not None
+                )
         if limited and self._limit is not None and drafts:
             self._limit.take(drafts[0].from_agent, len(drafts))
         if limited and self._pair_limit is not None:
@@ -346,9 +348,11 @@ class Gateway:
                 faults += [Fault(f"messages[{index}].{field}", problem) for field, problem in error.faults]
         raise_faults(faults)
 
-    def _check_own(self, id: str, agent: str, what: str) -> None:
-        """Raise unless a message is kept and was sent by that agent."""
+    def _check_own(self, id: str, agent: str, what: str, *, may_be_gone: bool = False) -> None:
+        """Raise unless a message is kept and was sent by that agent. A repeat may come when it is kept no more."""
         message = self.store.get(id)
+        if message is None and may_be_gone:
+            return
         if message is None:
             raise UnknownMessage(f"this room has no message {id}")
         if message.from_agent != agent:

@@ -32,8 +32,8 @@ _AWAY: Final = {
 class Reason(NamedTuple):
     """Why a message is where it is.
 
-    `kind`: not_due, retry, held, held_for_asker, unknown_recipient, not_running, in_line, untaken_channel, in_channel or
-    ended. `until`: when that ends on its own, as ISO 8601 text; None when only an action can end it. `near`: names
+    `kind`: not_due, retry, held, held_for_asker, blocked, unknown_recipient, not_running, in_line, untaken_channel,
+    in_channel or ended. `until`: when that ends on its own, as ISO 8601 text; None when only an action can end it. `near`: names
     that were perhaps meant. `text` says all of it in one sentence, in which the names and words of others stand.
     """
 
@@ -54,6 +54,8 @@ def why(gateway: Gateway, message: MessageWithLedger) -> Reason:
         found = Reason("held", text, None if until is None else iso(until))
     elif state is State.AWAITED:
         found = Reason("held_for_asker", f"it is an answer, held for {_name(message.to_agent)}, which waits for it")
+    elif state is State.BLOCKED:
+        found = Reason("blocked", f"another message with the order key {quoted(message.order_key or '')} comes first")
     elif state is not State.READY:
         return Reason("ended", _end_of(message))
     elif message.to_agent is None:

@@ -215,6 +215,37 @@ class Ordering(StoreBench):
         assert held.message.id == second
         assert sorted(came) == sorted([first, third])
 
+    @pytest.mark.parametrize("end", ["withdrawn", "purged", "expired", "replaced"])
+    def test_the_end_of_a_message_behind_others_lets_none_pass_beside_the_claimed_one(self, end: str) -> None:
+        first, second = self.keyed(), self.keyed()
+        third = self.keyed(ttl_s=5 if end == "expired" else None)
+        self.end("dead", ids=(first,))
+        held = self.take(lease_s=60)
+        assert held.message.id == second
+        self.store.requeue([first])  # it stands before the claimed one, and waits for it
+
+        if end == "withdrawn":
+            assert self.store.withdraw([third], "ada") == [third]
+        elif end == "purged":
+            assert self.store.purge(Query(ids=(third,))) == 1
+        elif end == "replaced":
+            self.send(replaces=third, channel="elsewhere")
+        self.clock.advance(6)
+
+        assert self.next(channels=("general",)) is None
+        self.ack(held.ticket)
+        assert self.next(channels=("general",)) == first
+
+    def test_purging_ended_messages_of_a_key_lets_none_pass(self) -> None:
+        done, first = self.keyed(), self.keyed()
+        self.end("acked", ids=(done,))
+        self.keyed()
+        self.take()
+
+        assert self.store.purge(Query(ids=(done,))) == 1
+        assert self.next() is None
+        assert self.state(first) is State.CLAIMED
+
     def test_purging_the_first_of_a_key_lets_the_next_pass(self) -> None:
         first, second = self.keyed(), self.keyed()
 
@@ -392,6 +423,21 @@ class Ordering(StoreBench):
         assert self.state(old) is State.ACKED
         assert self.next() == new
 
+    def test_what_a_process_that_is_gone_held_is_replaced(self) -> None:
+        old = self.send()
+        self.take(owner=gone_process())
+        self.clock.advance(1.5)
+        new = self.send(replaces=old)
+
+        assert self.drain() == [new]
+
+    def test_two_messages_of_one_step_may_replace_the_same_one(self) -> None:
+        old = self.send()
+        ids = self.store.put([self.draft(text=text, replaces=old) for text in ("one", "two")])
+
+        assert self.drain() == ids
+        assert self.state(old) is State.WITHDRAWN
+
     def test_nobody_replaces_the_message_of_another_sender(self) -> None:
         old = self.send(sender="eve")
         new = self.send(replaces=old)
@@ -436,6 +482,15 @@ class Ordering(StoreBench):
         assert self.state(first) is State.WITHDRAWN
         assert self.read(first).ledger[-1].detail == f"replaced by {second}"
 
+    def test_of_debounced_messages_of_one_step_the_last_wins(self) -> None:
+        old = self.debounced("zero")
+        drafts = [self.draft("bob", text, order_key="draft", delay_s=10, debounce=True) for text in ("one", "two")]
+        one, two = self.store.put(drafts)
+        self.clock.advance(11)
+
+        assert self.drain() == [two]
+        assert [self.state(id) for id in (old, one)] == [State.WITHDRAWN, State.WITHDRAWN]
+
     def test_debouncing_leaves_other_keys_other_senders_and_what_is_claimed_alone(self) -> None:
         held = self.debounced("one")
         self.clock.advance(11)
@@ -450,6 +505,9 @@ class Ordering(StoreBench):
         wrong: list[dict[str, Any]] = [{"debounce": True}, {"order_key": ""}, {"order_key": 7}, {"replaces": 7}]
         for fields in wrong:
             with pytest.raises(ValueError, match=r"order_key|replaces"):
+                self.draft(**fields)
+        for fields in ({"order_key": "k", "delay_s": 10, "ttl_s": 5}, {"order_key": "k", "answer_to": NO_ID}):
+            with pytest.raises(ValueError, match=r"ttl_s|order_key"):
                 self.draft(**fields)
         with pytest.raises(ValueError, match="replaces"):
             self.draft(None, publish=True, replaces=NO_ID)

@@ -131,8 +131,8 @@ def is_first(room: NatsRoom, kept: Kept) -> bool:
         if id == kept.entry.id:
             return True
         before = room.read(id)
-        if before is not None and before.state not in FINISHED:
-            return False
+        if before is not None and before.state not in FINISHED and line_of(before.entry) == line:
+            return False  # else it has ended, or stands in another mailbox now
         room.wire.run(room.wire.api(f"STREAM.MSG.DELETE.{room.wire.stream}", seq=place.seq, no_erase=True))
     return False
 

@@ -166,9 +166,11 @@ def _put_away(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
 
 def _leave_lines(room: NatsRoom, kepts: Sequence[Kept]) -> None:
     """Take away the places that ended messages, or such as are to be deleted, have in the lines of their order keys."""
-    places = [f"{line}.{kept.entry.id}" for kept in kepts if (line := entries.line_of(kept.entry)) is not None]
+    lines = [(entries.line_of(kept.entry), kept) for kept in kepts]
+    places = [(f"pr.{room.name}.{line}.{kept.entry.id}", kept.seq) for line, kept in lines if line is not None]
     wire = room.wire
-    wire.results([wire.api(f"STREAM.PURGE.{wire.stream}", filter=f"pr.{room.name}.{each}") for each in places])
+    # only what is older: one that is put back meanwhile has a new place
+    wire.results([wire.api(f"STREAM.PURGE.{wire.stream}", filter=subject, seq=seq) for subject, seq in places])
 
 
 def _put_away_counts(room: NatsRoom, changed: Sequence[Entry], times: int) -> list[Write]:

@@ -67,6 +67,10 @@ class WritePlan:
         self._given = questions
         self._questions: dict[str, Kept | None] = dict(questions)
         self._keys: dict[str, tuple[KeyDoc | None, int]] = {}
+        #: What these replace: the withdrawals, by id, which are made anew for a repeat; and the debounced ones among
+        #: these, by sender and line, each with the place of its entry in `writes`.
+        self._withdrawals: dict[str, Write] = {}
+        self._debounced: dict[tuple[str, str], tuple[int, Entry]] = {}
 
     def add(self, drafts: Sequence[Draft], repeats: Sequence[DraftWrites | None] = ()) -> None:
         """Plan to store these, some of which are repeats.
@@ -78,10 +82,12 @@ class WritePlan:
             part = self._add_part(draft) if repeat is None else repeat
             if repeat is not None and self._room.read(part.ids[0]) is None:
                 self.writes += part.writes
+                self._withdraw_old(draft, draft.to_agent, part.ids[0])
             if self.name is None and self.writes:
                 self.name = part.name
             self.ids += part.ids
             self.parts.append(part)
+        self.writes += self._withdrawals.values()
         for id, answers in self.held.items():
             question = self._questions[id]
             if id not in self._given and question is not None:
@@ -133,19 +139,24 @@ class WritePlan:
         id = make_id(room.next_key(), to_agent, draft.channel, draft.priority, room.clock.random())
         held_for = self._held_for(draft)
         entry = first_entry(draft, id, to_agent, self._moment, held_for=held_for)
+        place = len(self.writes)
         self.writes.append(room.write_of(entry, 0))
-        self.writes += [Write(f"b.{id}.{place}", part) for place, part in enumerate(parts_of(draft))]
+        self.writes += [Write(f"b.{id}.{number}", part) for number, part in enumerate(parts_of(draft))]
         line = line_of(entry)
         if line is not None:
             self.writes.append(Write(f"{line}.{id}", b"-", 0))
-        if draft.replaces is not None or draft.debounce:
-            self._withdraw_old(draft, to_agent, id)
+        self._withdraw_old(draft, to_agent, id)
+        if draft.debounce and line is not None:
+            self._replace_in_plan(draft.from_agent, line, id)
+            self._debounced[draft.from_agent, line] = (place, entry)
         if held_for is not None:
             self.held.setdefault(str(draft.answer_to), []).append(id)
         return id
 
     def _withdraw_old(self, draft: Draft, to_agent: str | None, id: str) -> None:
         """Withdraw what a message replaces, where it is still to be had."""
+        if draft.replaces is None and not draft.debounce:
+            return
         room = self._room
         ids = [] if draft.replaces is None else [draft.replaces]
         if draft.debounce:
@@ -155,7 +166,16 @@ class WritePlan:
             gone = bool(room.gone_owners([kept]))
             entry = withdrawn(kept, draft.from_agent, f"replaced by {id}", self._moment, gone=gone)
             if entry is not None:
-                self.writes.append(room.write_of(entry, kept.seq))
+                self._withdrawals.setdefault(kept.entry.id, room.write_of(entry, kept.seq))
+
+    def _replace_in_plan(self, sender: str, line: str, id: str) -> None:
+        """Of several debounced messages of one step the last wins: the one before it is stored as withdrawn."""
+        before = self._debounced.get((sender, line))
+        if before is not None:
+            place, first = before
+            entry = withdrawn(Kept(0, first), sender, f"replaced by {id}", self._moment)
+            if entry is not None:
+                self.writes[place] = self._room.write_of(entry, 0)
 
     def _held_for(self, draft: Draft) -> Entry | None:
         """The question whose asker waits for this answer."""

@@ -72,7 +72,7 @@ class SqliteHousekeeping:
                 ended = State.READY
             if ended is State.READY:
                 moment.wake_receiver(to_agent, channel)
-            elif order_key is not None:
+            elif order_key is not None and state != State.BLOCKED:
                 self.let_the_next_pass(order_key, channel, to_agent, moment)
             ends.append(None if ended is State.READY and state != State.CLAIMED else ended)
         return _counted(ends)
@@ -118,7 +118,10 @@ class SqliteHousekeeping:
     # Order keys
 
     def let_the_next_pass(self, order_key: str, channel: str, to_agent: str | None, moment: StepTime) -> None:
-        """A message of that key has ended: the next one may be claimed, or waits for its delay alone."""
+        """The message that kept others of that key waiting has ended: the next may be claimed, or waits for its delay alone.
+
+        Not for one that ended BLOCKED: a message that was put back may stand before the one that is claimed.
+        """
         for key, state in self._file.execute("next_of_key", (order_key, channel, to_agent)):
             if state == State.BLOCKED:
                 self._file.change("unblock", (key, moment.now))

@@ -202,8 +202,8 @@ UPDATE {mail} SET wake_at = expires WHERE key = ?1
 -- name: line_of
 SELECT order_key, channel, to_agent FROM {mail} WHERE key = ?1 AND order_key IS NOT NULL
 
--- name: own_id_of
-SELECT own_id FROM {mail} WHERE key = ?1
+-- name: as_it_is
+SELECT own_id, state FROM {mail} WHERE key = ?1
 
 -- name: waiting_in_line
 SELECT key FROM {mail} INDEXED BY ordered
@@ -512,7 +512,7 @@ SELECT key FROM {mail} WHERE state = 6 UNION ALL {late_claims}
 SELECT key FROM {mail} INDEXED BY live WHERE {claims}
 
 -- name: keys
-SELECT key, order_key, channel, to_agent FROM {mail}
+SELECT key, state, order_key, channel, to_agent FROM {mail}
 
 -- name: count_all
 SELECT count(*) FROM {mail}

@@ -119,6 +119,9 @@ class SqliteStore(Store):
         waiters = {draft.waiter for draft in drafts}
         for waiter in waiters:
             self._steps.enrol(waiter)
+        if any([draft.replaces or draft.debounce for draft in drafts]):  # noqa: C419
+            self._upkeep.apply_all_timers()  # a claim that has ended keeps nobody from withdrawing the message
+            self._upkeep.release_the_gone()
         # lists: an interrupt could leave a generator unfinished
         with self._steps.step() as moment:
             if waiters != {None} or any([  # noqa: C419
@@ -210,12 +213,13 @@ class SqliteStore(Store):
 
     def _withdraw(self, key: int, agent: str, reason: str | None, moment: StepTime) -> bool:
         entry = ledger_text("withdrawn", moment.wall_ms, agent, reason)
-        if not self._file.change("withdraw", (key, agent, entry)):
-            return False
-        for (own_id,) in self._file.execute("own_id_of", (key,)):
-            moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
-        self._let_the_next_pass(key, moment)
-        return True
+        for own_id, state in self._file.execute("as_it_is", (key,)):
+            if self._file.change("withdraw", (key, agent, entry)):
+                moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
+                if state != State.BLOCKED:
+                    self._let_the_next_pass(key, moment)
+                return True
+        return False
 
     def _let_the_next_pass(self, key: int, moment: StepTime) -> None:
         for order_key, channel, to_agent in self._file.execute("line_of", (key,)):
@@ -422,7 +426,8 @@ class SqliteStore(Store):
                 {**values, "now": moment.now, "limit": query.limit},
             )
             purged = self._upkeep.delete([key for key, *_ in rows])
-            for order_key, channel, to_agent in dict.fromkeys(row[1:] for row in rows if row[1] is not None):
+            ended = [row[2:] for row in rows if row[2] is not None and row[1] in (State.READY, State.DELAYED)]
+            for order_key, channel, to_agent in dict.fromkeys(ended):
                 self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
         if purged and self._file.execute("meta_read", (SEARCH_MARK,)):
             search.SearchIndex(self._steps).merge_all()  # until nothing of them is left in the file

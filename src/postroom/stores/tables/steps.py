@@ -79,6 +79,7 @@ def _put_copy(room: Tables, draft: Draft, to_agent: str | None) -> str:
     if draft.debounce:
         line = room.ordered.get((to_agent, draft.channel, draft.order_key or ""), ())
         old += [room.rows[key] for key in line]
+    end_gone_processes(room)
     wind(room)
     id = room.insert(draft, to_agent).id
     for row in old:

@@ -25,6 +25,9 @@ from postroom.stores.rules import FAILED, PROCESSED, discard, later_ms
 
 #: Finished messages are forgotten one day; dead letters stay until somebody puts them back or purges them.
 FORGETTABLE: Final = FINISHED - {State.DEAD}
+#: A message with an order key in one of these keeps the others of its key waiting. One that is put back may stand before
+#: it, BLOCKED: the end of such a one lets nobody pass.
+_FIRST: Final = (State.READY, State.CLAIMED, State.DELAYED)
 
 
 @dataclass(slots=True, eq=False)
@@ -249,9 +252,10 @@ class Tables:
         self.lift(row)
         if row.state is State.AWAITED or state in FINISHED:
             self.set_waiter(row, None)
+        was_first = row.state in _FIRST
         row.state, row.owner = state, owner
         self._place(row, until_ms)
-        if state in FINISHED:
+        if was_first and state in FINISHED:
             self._let_the_next_pass(row)
 
     # Order keys
@@ -287,7 +291,8 @@ class Tables:
             for table, name in self._indexes(row.draft):
                 discard(table, name, row.key)
         for row in rows:
-            self._let_the_next_pass(row)
+            if row.state in _FIRST:
+                self._let_the_next_pass(row)
         if rows:
             self.forget_news()
         return len(rows)
