@@ -136,7 +136,11 @@ _TABLES = (
     ),
     Mutant(
         "stores/tables/tables.py", "the end of a message does not let the next of its key pass",
-        "        if state in FINISHED:\n            self._let_the_next_pass(row)\n", "",
+        "        if was_first and state in FINISHED:\n            self._let_the_next_pass(row)\n", "",
+    ),
+    Mutant(
+        "stores/tables/tables.py", "the end of any message of a key lets the first pass",
+        "if was_first and state in FINISHED:", "if state in FINISHED:",
     ),
     Mutant(
         "stores/tables/steps.py", "a claimed message can be withdrawn",
