@@ -151,7 +151,7 @@ def home(tmp_path: Path) -> Home:
 
 def extras_work(python: Path, cwd: Path) -> None:
     """Whatever needs a package of an extra can be loaded."""
-    modules = ("stores.nats.client", "doors.web.app", "doors.mcp.server", "inference.ollama")
+    modules = ("stores.nats.client", "doors.web.app", "doors.mcp.server", "inference.ollama_model", "mail.cron")
     run(python, "-c", "; ".join(f"import postroom.{name}" for name in modules), cwd=cwd)
 
 
