@@ -126,6 +126,18 @@ def test_programs_that_open_the_old_room_are_told_the_new_address(tmp_path: Path
         assert room.agent("bob").receive(5).payload == {"n": 1}
 
 
+@pytest.mark.parametrize("other", ["nats://x/y\x1b[2J\nEND WORDS", "x" * 10_000, 7])
+def test_a_mark_that_others_wrote_puts_none_of_its_words_into_the_error(tmp_path: Path, other: object) -> None:
+    old = f"sqlite:{tmp_path / 'old'}"
+    with postroom.open(old) as room:
+        room.store.cell_write("room/moved", {"is": "moved", "other": other, "process": "elsewhere:1:1"})
+
+    with pytest.raises(RoomMoved) as caught:
+        postroom.open(old)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_move_that_was_killed_leaves_one_room_to_be_used_and_is_finished_by_the_next(
     tmp_path: Path, point: str, note: Path

@@ -213,7 +213,7 @@ class Answers:
             pass
 
     def close(self) -> None:
-        """Wait no more: those who have not answered are `missing`, and their answers are ordinary mail. Safe to call twice."""
+        """Wait no more: agents that have not answered are `missing`, and their answers are ordinary mail. Safe to call twice."""
         self._over = True
         self._coming.close()
         self._questions.end()  # where no step was ever taken

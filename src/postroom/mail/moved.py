@@ -15,6 +15,8 @@ from postroom.stores.contract import Store
 CELL: Final = "room/moved"
 #: What the mark says of the room that it stands in.
 MOVING, MOVED, FILLING = "moving", "moved", "filling"
+#: A longer address is not shown: a room may be written by others.
+_MAX_ADDRESS: Final = 500
 
 
 def mark(role: str, other: str, process: str, **more: Any) -> dict[str, Any]:
@@ -34,6 +36,8 @@ def check_not_moved(store: Store) -> None:
     if found is None:
         return
     role, other = found.get("is"), str(found.get("other"))
+    if not other.isprintable() or len(other) > _MAX_ADDRESS:  # somebody else's words, not a mark of ours
+        other = "another address"
     if role == MOVED:
         raise RoomMoved(f"this room was moved to {other}; use that address", other, for_good=True)
     if role == FILLING:

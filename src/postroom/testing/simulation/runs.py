@@ -110,7 +110,7 @@ _ALL: Final = 1000
 #: What is addressed to each agent, and what is addressed to nobody.
 _MAILBOXES: Final = (*((agent, None) for agent in (*plans.AGENTS, plans.LEAD)), (plans.AGENTS[0], (CHANNEL,)))
 _SECOND_NS: Final = 1_000_000_000
-#: Whoever opens the room has sent by then what was due.
+#: Every process that has the room open has sent by then what was due.
 _OPENED_S: Final = 0.2
 _runs = [0]
 
