@@ -418,8 +418,8 @@ class Agent:
     ) -> Received:
         """Send a question and return its answer, which is acked already. `receive` does not see that answer.
 
-        Raises Refused (with the reason), NotAnswered (ended without an answer: acked, expired, dead), PeerGone (the
-        peer ran while we waited, and died or stopped), AskTimeout. In all these cases the question stays as it is, and
+        Raises Refused (with the reason), NotAnswered (ended without an answer: acked, expired, dead), Withdrawn (taken
+        back or replaced), PeerGone (the peer ran while we waited, and died or stopped), AskTimeout. In all these cases the question stays as it is, and
         an answer that comes later is ordinary mail. `timeout_s` None waits as long as the peer runs.
         """
         check_timeout(timeout_s)
