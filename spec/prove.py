@@ -76,10 +76,16 @@ SMALL = (
 RUNS = (
     Run("message", {"RECEIVERS": 3, "MESSAGES": 2, "CRASHES": 2, "JUMPS": 0}),
     Run("message", {"RECEIVERS": 2, "MESSAGES": 3, "CRASHES": 1, "JUMPS": 1, "FAVOURS": 0}),
+    Run("order", {"RECEIVERS": 2, "MESSAGES": 3, "CRASHES": 1}),
+    Run("order", {"RECEIVERS": 2, "MESSAGES": 4, "CRASHES": 0, "FAVOURS": 0}),
     Run("task", {"WORKERS": 3, "CRASHES": 1, "TOKENS": 2}),
     *SMALL,
 )
-QUICK = (Run("message", {"RECEIVERS": 2, "MESSAGES": 2, "CRASHES": 1, "JUMPS": 1}), *SMALL)
+QUICK = (
+    Run("message", {"RECEIVERS": 2, "MESSAGES": 2, "CRASHES": 1, "JUMPS": 1}),
+    Run("order", {"RECEIVERS": 1, "MESSAGES": 3, "CRASHES": 1}),
+    *SMALL,
+)
 
 MUTANTS = (
     Mutant("message", "the fence is forgotten", "(ticket[r].on[m] == now &&", "(HAS_HAD(r, m) &&", "4_"),
@@ -121,6 +127,44 @@ MUTANTS = (
     Mutant(
         "message", "a dead asker's answer is kept for it", "    if :: message[m].answer == held -> message[m].answer = loose ::",
         "    if :: false -> skip ::", "8_an_answer_is_ordinary_mail",
+    ),
+    Mutant(
+        "order", "a message comes before its turn", "(kind != free && first != NONE -> blocked :", "(false -> blocked :",
+        "6_one_of_a_key_at_a_time",
+    ),
+    Mutant(
+        "order", "a message that is put back does not wait", "become(m, (others > 0 -> blocked : ready), 0)",
+        "become(m, ready, 0)", "6_one_of_a_key_at_a_time",
+    ),
+    Mutant(
+        "order", "the end of a message lets nobody pass", "        fi;\n        let_the_next_pass()", "        fi",
+        "6_the_next_of_a_key_passes",
+    ),
+    Mutant(
+        "order", "the next passes while the first is retried", "IN_LINE(first) && message[first].state != blocked",
+        "IN_LINE(first) && message[first].state == claimed", "6_one_of_a_key_at_a_time",
+    ),
+    Mutant(
+        "order", "the newest of a key passes first", "message[i].place < message[first].place) -> first = i",
+        "message[i].place > message[first].place) -> first = i", "6_order_within_a_key",
+    ),
+    Mutant(
+        "order", "a claimed message can be withdrawn", "    :: WAITS(message[m].state) ->",
+        "    :: WAITS(message[m].state) || message[m].state == claimed ->", "withdrawn_is_what_no_receiver_has",
+    ),
+    Mutant(
+        "order", "a late holder settles what was withdrawn",
+        "(ticket[r].on[m] == now && (message[m].state == claimed || message[m].state == ready))",
+        "(HAS_HAD(r, m) && (message[m].state == claimed || message[m].state == ready || message[m].state == withdrawn))",
+        "withdrawn_is_never_delivered",
+    ),
+    Mutant(
+        "order", "a withdrawn message can be put back", "(s == expired || s == dead)", "(s == expired || s == dead || s == withdrawn)",
+        "withdrawn_is_never_delivered",
+    ),
+    Mutant(
+        "order", "a withdrawal lets nobody pass", "-> take_back(m) :: else fi;\n    let_the_next_pass();",
+        "-> take_back(m) :: else fi;", "6_the_next_of_a_key_passes",
     ),
     Mutant("cells", "the comparison is forgotten", "(expect == ANY || expect == version)", "true",
            "no_write_is_overwritten_unseen"),
@@ -166,7 +210,7 @@ def bound(*more: str, **bounds: int) -> tuple[str, ...]:
 
 
 def message_transitions_of(step: str) -> Iterator[str]:
-    """The transitions that a step of message.pml is one of: what was done, its outcome, and how each message changed.
+    """The transitions that a step of message.pml or order.pml is one of: what was done, its outcome, and how each message changed.
 
     A message that the step is about counts as it was written down and as it was seen; another, only when it changed.
     """
@@ -195,6 +239,10 @@ def _traced(more: str, receivers: int, messages: int) -> tuple[str, ...]:
     return bound(more, RECEIVERS=receivers, MESSAGES=messages, CRASHES=2, JUMPS=1, FAVOURS=2, TRACE=40)
 
 
+def _in_order(more: str, receivers: int, messages: int) -> tuple[str, ...]:
+    return bound(more, "-DSURE", RECEIVERS=receivers, MESSAGES=messages, CRASHES=2, FAVOURS=2, TRACE=40)
+
+
 #: Workers, crashes, tokens, and whether somebody calls the task off.
 TASK_BOUNDS = ((2, 2, 4, 1), (2, 0, 4, 0), (3, 1, 6, 0), (2, 1, 3, 0), (1, 1, 3, 1))
 
@@ -215,6 +263,23 @@ MODELS = {
         ),
         message_transitions_of,
         400,
+    ),
+    "order": Model(
+        (
+            *(
+                _in_order(f"-DONLY={kind}", receivers, 2)
+                for kind in ("plain", "brief", "later", "fragile")
+                for receivers in (1, 2)
+            ),
+            *(_in_order("-DANY_KIND", *bounds) for bounds in ((1, 2), (2, 3), (2, 4), (1, 3), (2, 2))),
+        ),
+        (
+            bound("-DANY_KIND", "-DSURE", RECEIVERS=1, MESSAGES=2, CRASHES=1, FAVOURS=2),
+            bound("-DANY_KIND", "-DSURE", RECEIVERS=2, MESSAGES=2, CRASHES=0, FAVOURS=1),
+            bound("-DSURE", RECEIVERS=1, MESSAGES=3, CRASHES=0, FAVOURS=0),
+        ),
+        message_transitions_of,
+        300,
     ),
     "cells": Model(
         tuple(bound(WRITERS=writers, WRITES=6, TRACE=30) for writers in (1, 2, 3)),

@@ -2,7 +2,7 @@
 
 spec/traces.txt.gz has traces with every transition of the four files, attempts that are refused among them, so that the
 suite needs no Spin. With Spin, the long tests exhaust the specification, break it, and replay 10,000 traces of messages
-and 10,000 of cells, tasks and sessions on each store.
+and 15,000 of order keys, cells, tasks and sessions on each store.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from spec import prove
 from tests.proof.replayed_cells import CellReplay
 from tests.proof.replayed_messages import MessageReplay
+from tests.proof.replayed_order import OrderReplay
 from tests.proof.replayed_sessions import SessionReplay
 from tests.proof.replayed_tasks import TaskReplay
 from tests.proof.replaying import Difference, Replay, Sleepers
@@ -26,6 +28,7 @@ from postroom.board.records import Book
 from postroom.board.task import Value
 from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
+from postroom.core.message import Draft
 from postroom.sessions.record import Failure, SessionRecord
 from postroom.stores import open_store
 from postroom.stores.cells import update
@@ -33,7 +36,7 @@ from postroom.stores.contract import ANY, Cell, Claimed, Settled, Store, Ticket,
 from postroom.stores.memory.store import MemoryStore
 
 REPLAYS: dict[str, type[Replay]] = {
-    "message": MessageReplay, "cells": CellReplay, "task": TaskReplay, "session": SessionReplay,
+    "message": MessageReplay, "order": OrderReplay, "cells": CellReplay, "task": TaskReplay, "session": SessionReplay,
 }  # fmt: skip
 #: A room gets so many traces, one after the other, before there is a new one. A look at a whole room, as a sweep is, costs
 #: files and NATS more the more is in it; a new room costs them more, too.
@@ -41,7 +44,7 @@ TRACES_IN_A_ROOM = {"memory": 100, "sqlite": 100, "files": 20, "nats": 10}
 #: In the suite each store replays every so-manieth trace of the corpus: a step takes longer on some of them.
 EVERY = {"memory": 1, "sqlite": 1, "files": 8, "nats": 12}
 #: Traces that the long tests replay on each store, and the parts in which they do.
-LONG = {"message": 10_000, "cells": 2_000, "task": 5_000, "session": 3_000}
+LONG = {"message": 10_000, "order": 5_000, "cells": 2_000, "task": 5_000, "session": 3_000}
 PARTS = {"memory": 4, "sqlite": 5, "files": 10, "nats": 20}
 
 
@@ -107,7 +110,9 @@ def test_the_traces_are_of_the_specification_as_it_is(file: str, corpora: dict[s
     assert prove.CORPUS.stat().st_size < 200_000
 
 
-@pytest.mark.parametrize(("file", "transitions"), [("message", 300), ("cells", 15), ("task", 300), ("session", 50)])
+@pytest.mark.parametrize(
+    ("file", "transitions"), [("message", 300), ("order", 200), ("cells", 15), ("task", 300), ("session", 50)]
+)
 def test_every_transition_of_the_specification_has_a_trace(
     file: str, transitions: int, corpora: dict[str, prove.Corpus]
 ) -> None:
@@ -120,6 +125,12 @@ def test_every_transition_of_the_specification_has_a_trace(
 @pytest.mark.parametrize(
     "attempt",
     [
+        "withdraw own nothing claimed>claimed claimed>claimed no",  # a receiver has it
+        "withdraw own nothing acked>acked acked>acked no",
+        "withdraw strange nothing ready>ready ready>ready no",  # it is another's
+        "settle acked nothing withdrawn>withdrawn withdrawn>withdrawn no",  # by a late holder
+        "extend no nothing withdrawn>withdrawn withdrawn>withdrawn no",
+        "requeue behind nothing withdrawn>withdrawn withdrawn>withdrawn no",
         "settle acked nothing claimed>claimed claimed>claimed no",  # another has it by now
         "settle acked nothing acked>acked acked>acked no",  # for the second time
         "settle answered nothing claimed>claimed claimed>claimed no",
@@ -131,7 +142,29 @@ def test_every_transition_of_the_specification_has_a_trace(
     ],
 )
 def test_the_traces_have_attempts_that_are_refused(attempt: str, corpora: dict[str, prove.Corpus]) -> None:
-    assert any(attempt in prove.message_transitions_of(step) for trace in corpora["message"].traces for step in trace)
+    traces = [*corpora["message"].traces, *corpora["order"].traces]
+    assert any(attempt in prove.message_transitions_of(step) for trace in traces for step in trace)
+
+
+@pytest.mark.parametrize(
+    "transition",
+    [
+        "send plain yes unsent>blocked unsent>blocked no",
+        "settle acked changes blocked>ready",  # the next passes
+        "settle acked changes blocked>delayed",  # its delay counts on
+        "withdraw own yes ready>withdrawn ready>withdrawn no",
+        "withdraw own yes delayed>withdrawn delayed>withdrawn no",
+        "withdraw own yes blocked>withdrawn blocked>withdrawn no",
+        "withdraw own yes ready>withdrawn claimed>withdrawn no",  # its lease has ended
+        "send replacing changes ready>withdrawn",
+        "send debounced changes blocked>withdrawn",
+        "requeue behind yes dead>blocked dead>blocked no",
+    ],
+)
+def test_the_traces_have_the_moves_of_order_keys_and_withdrawals(
+    transition: str, corpora: dict[str, prove.Corpus]
+) -> None:
+    assert transition in corpora["order"].transitions
 
 
 @pytest.mark.slow
@@ -184,10 +217,32 @@ class Blind(MemoryStore):
         return super().cell_write(name, value, expect=ANY if expect else 0)
 
 
+class Orderless(MemoryStore):
+    """A store with a fault: the second message of an order key may be claimed beside the first."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(Config(), clock)
+
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
+        return super().put([msgspec.structs.replace(draft, order_key=None, debounce=False) for draft in drafts])
+
+
+class Greedy(MemoryStore):
+    """A store with a fault: anybody may withdraw a message."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(Config(), clock)
+
+    def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+        named = list(ids)
+        senders = [message.from_agent for message in map(self.get, named) if message is not None]
+        return super().withdraw(named, senders[0] if senders else agent, reason)
+
+
 @pytest.mark.parametrize(
     ("file", "store"),
-    [("message", Unfenced), ("message", Generous), ("cells", Blind), ("task", Blind), ("session", Blind)],
-)
+    [("message", Unfenced), ("message", Generous), ("order", Orderless), ("order", Greedy), ("cells", Blind), ("task", Blind), ("session", Blind)],
+)  # fmt: skip
 def test_a_store_with_a_fault_is_found_by_the_traces(
     file: str, store: Rooms, sleepers: Sleepers, corpora: dict[str, prove.Corpus]
 ) -> None:
@@ -269,6 +324,7 @@ def test_a_session_with_a_fault_is_found_by_the_traces(
 #: Steps of which the outcome is compared, the place of that word in a line, and the two that it may be.
 OUTCOMES = {
     "message": ({"settle", "extend", "heartbeat", "requeue", "fetch"}, 4, ("yes", "nothing")),
+    "order": ({"settle", "extend", "withdraw", "requeue"}, 4, ("yes", "nothing")),
     "cells": ({"change", "remove", "create"}, 2, ("yes", "refused")),
     "task": ({"report", "act"}, 3, ("yes", "no")),
     "session": ({"send", "join"}, 2, ("yes", "refused")),

@@ -152,6 +152,14 @@ class Ordering(StoreBench):
         assert self.next() == third
         assert self.state(first) is State.ACKED
 
+    def test_messages_of_a_key_that_expire_at_once_let_the_next_pass(self) -> None:
+        ended = [self.keyed(ttl_s=5), self.keyed(ttl_s=5), self.keyed(ttl_s=4)]
+        last = self.keyed()
+        self.clock.advance(6)
+
+        assert self.next() == last
+        assert [self.state(id) for id in ended] == [State.EXPIRED] * 3
+
     def test_the_message_of_a_process_that_is_gone_comes_again_before_the_next_of_its_key(self) -> None:
         first, _ = self.keyed(), self.keyed()
         self.take(owner=gone_process())
