@@ -87,7 +87,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "CommunicationSystem", "communications", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
     "PostroomError",
-    "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage", "UnknownGroup",
+    "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "MailboxFull", "IdentityRefused", "UnknownMessage", "UnknownGroup",
     "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked", "LateAck",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "Withdrawn", "AskTimeout", "NotNeeded",

@@ -6,6 +6,7 @@ PostroomError
 │   ├── WrongDirection               you: an action was sent from or to somebody that it does not go from or to
 │   └── DependencyCycle              you: tasks would wait for each other
 ├── RateLimited                      you: sending faster than the room allows; says when to try again
+├── MailboxFull                      you: as many messages wait in the mailbox as its channel allows
 ├── IdentityRefused                  you: a token that proves nothing, or a name that it does not prove
 ├── UnknownMessage (LookupError)     you: no message with that id is kept in this room
 ├── UnknownGroup (LookupError)       you: this room has no group of that name
@@ -129,6 +130,20 @@ class RateLimited(PostroomError):
     def __init__(self, message: str, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message)
+
+
+class MailboxFull(PostroomError):
+    """The mailbox holds as many waiting messages as its channel allows; nothing was stored.
+
+    `channel` and `to` name the mailbox (None: it is for anyone), `waiting` is the limit.
+    """
+
+    def __init__(self, channel: str, to: str | None, waiting: int) -> None:
+        box = f"the mailbox of {to} in {channel!r}" if to is not None else f"the channel {channel!r}"
+        super().__init__(f"{box} is full: {waiting} messages wait there; send later")
+        self.channel = channel  # where it lies
+        self.to = to  # whose it is; None: anyone's
+        self.waiting = waiting  # so many messages may wait there
 
 
 class IdentityRefused(PostroomError):

@@ -280,3 +280,8 @@ def span_s(text: str) -> float | None:
         return None
     seconds = float(number) * _UNITS_S[unit]
     return seconds if seconds < float("inf") else None
+
+
+def sooner(first_s: float | None, second_s: float | None) -> float | None:
+    """The shorter of two spans; None is no span."""
+    return min((span_s for span_s in (first_s, second_s) if span_s is not None), default=None)

@@ -21,8 +21,8 @@ from postroom.errors import RoomError, RoomUnreachable, RoomUnsafe
 
 from .contract import Store
 
-#: For rooms of other layouts.
-__getattr__ = deferring(__name__, "layouts")
+#: For rooms of other layouts, and for those with limits.
+__getattr__ = deferring(__name__, "gates", "layouts")
 
 #: The class of each scheme's store, loaded when a room has that scheme.
 SCHEMES: Final = {

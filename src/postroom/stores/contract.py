@@ -44,6 +44,10 @@ FEED: Final = "feed"
 FORGOTTEN: Final = "feed-forgotten"
 #: The cell in which a room keeps the limits that channels have of their own (`mail/retaining.py`).
 RETENTION: Final = "retention"
+#: The cell in which a room keeps its limits and pauses (`stores/gates.py`); claims and puts go by it.
+LIMITS: Final = "limits"
+#: The cells of token buckets have names that begin so; the housekeeping of rooms forgets those that are full again.
+BUCKETS: Final = "bucket"
 
 
 def topic_to(agent: str) -> str:
@@ -54,6 +58,11 @@ def topic_to(agent: str) -> str:
 def topic_channel(channel: str) -> str:
     """Mail to nobody in particular, in one channel."""
     return f"channel:{channel}"
+
+
+def topic_space(channel: str) -> str:
+    """Room in the mailboxes of a channel: messages that waited there were taken, or have ended."""
+    return f"space:{channel}"
 
 
 def topic_message(id: str) -> str:
@@ -301,6 +310,7 @@ class Store(ABC):
     shared: ClassVar[bool]  # other processes see the same room
     atomic_settle: ClassVar[bool] = True  # settling, answering and claiming the next are one step
     exact_fifo: ClassVar[bool] = True  # also with several claimers
+    limits: ClassVar[bool] = True  # limits and pauses are kept, and a mailbox can be full (LIMITS)
     restores: ClassVar[bool] = False  # messages of another room can be taken over (`restore`)
 
     clock: Clock
@@ -328,7 +338,9 @@ class Store(ABC):
         A draft with an `order_key` comes behind all messages of that key in its mailbox (recipient and channel) that
         have not ended. What it `replaces`, and with `debounce` every message of its sender and key that waits in its
         mailbox, is withdrawn in the same step, as `withdraw` says.
-        Raises InvalidMessage for a known key with another content; RoomBusy, RoomUnreachable: then none is stored.
+        Raises MailboxFull when a mailbox would hold more waiting messages than the cell LIMITS allows in its channel
+        (answers, and messages that replace another, are always taken; that a limit is new, other processes learn within two
+        seconds); InvalidMessage for a known key with another content; RoomBusy, RoomUnreachable: then none is stored.
         """
 
     @abstractmethod
@@ -343,6 +355,11 @@ class Store(ABC):
         Of the messages of one order key in one mailbox only the first that has not ended is given, whatever their
         priorities; a delay, a retry and a lease keep the next ones waiting. One that is put back (`requeue`) waits for the
         one that is claimed, and comes at its old place or behind the others.
+        The limits in the cell LIMITS are kept, over all claimers: of a paused channel, and to a paused agent, nothing is
+        given; of a channel that has so many claimed as its rules allow, or that has used up its rate, nothing more. What
+        runs is what is claimed now. Answers do not count, and one that is held is given to its asker all the same.
+        `next_due_s` tells when a rate allows the next; a message that ends, and a change of the limits, wake the waiters
+        (`topic_to`, `topic_channel`) that may take another now.
         Not promised: that an empty answer means an empty room a moment later; that a claim which finds something else
         sees at once that a delay has ended (a few milliseconds later it does).
         """
@@ -372,7 +389,8 @@ class Store(ABC):
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         """Let the lease end that many seconds from now.
 
-        False, and nothing changed, when the ticket no longer counts.
+        False, and nothing changed, when the ticket no longer counts; also when the lease has ended and a limit allows no
+        more of the channel to run.
         """
 
     def heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
@@ -529,7 +547,7 @@ class Store(ABC):
         """Write a small JSON value (None deletes it) if its version is `expect` (0: it must not be there).
 
         Returns the new version (0 after a delete), or None, and nothing changed, when the version was another.
-        Wakes `topic_cells(name)`.
+        Wakes `topic_cells(name)`; for LIMITS also the waiters for mail that waits.
         """
 
     @abstractmethod

@@ -21,6 +21,7 @@ _PARTS = (
     "putting",
     "claiming",
     "ordering",
+    "limiting",
     "settling",
     "timing",
     "asking",
@@ -34,6 +35,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("workbench", 
 from .asking import Asking  # noqa: E402  (pytest must hear of the modules before they are imported)
 from .claiming import Claiming  # noqa: E402
 from .keeping import Keeping  # noqa: E402
+from .limiting import Limiting  # noqa: E402
 from .ordering import Ordering  # noqa: E402
 from .putting import Putting  # noqa: E402
 from .reading import Reading  # noqa: E402
@@ -46,5 +48,7 @@ from .workbench import StoreBench, gone_process, together  # noqa: E402
 __all__ = ["StoreBench", "StoreContract", "gone_process", "together"]
 
 
-class StoreContract(Putting, Claiming, Ordering, Settling, Timing, Asking, Reading, Keeping, Restoring, Waking):
+class StoreContract(
+    Putting, Claiming, Ordering, Limiting, Settling, Timing, Asking, Reading, Keeping, Restoring, Waking
+):
     """Every promise of `postroom.stores.contract`. Derive from it, and say how to open your store."""

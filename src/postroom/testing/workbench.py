@@ -25,6 +25,7 @@ ABILITIES = {
     "shared": "no second opening sees its room",
     "atomic_settle": "settling, answering and claiming the next are several steps there",
     "exact_fifo": "several claimers may get messages out of order there",
+    "limits": "limits, pauses and full mailboxes are not kept there",
     "restores": "messages of another room cannot be taken over there",
     "switchboard": "each waiter there has a descriptor of its own",
 }

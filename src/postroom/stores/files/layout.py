@@ -25,6 +25,9 @@ MARK: Final = f"{OWN}/{FILES_MARK}"
 _MARK_BYTES: Final = 65536
 #: What the names of copies that upgrades keep begin with.
 COPIED: Final = f"{OWN}/room"
+#: Is there once the room has had limits: a mere sender reads the log then. Never removed, for another process may be
+#: setting a limit at that moment.
+LIMITED: Final = f"{OWN}/limited"
 #: Where messages lie that are in no inbox; what was rejected, and the whole of names that were cut.
 PLACES: Final = tuple(f"{OWN}/{name}" for name in ("claimed", "later", "held", "done", "dead", "rejected", "names"))
 

@@ -25,7 +25,7 @@ from postroom.errors import RoomClosed, RoomGone, RoomUnreachable
 from postroom.stores import contract, layouts
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
-from postroom.stores.contract import Claimed, Settled, Swept, Ticket, Want
+from postroom.stores.contract import ANY, LIMITS, Claimed, Settled, Swept, Ticket, Want
 from postroom.stores.liveness import Attendance
 from postroom.stores.tables import steps
 from postroom.stores.tables.store import TableStore, Turn, whole
@@ -34,7 +34,7 @@ from . import upgrade
 from .board import BOARD_FILES, BoardFiles
 from .commit import Commits, sync_folders
 from .intake import INBOX, Intake
-from .layout import COPIED, LAYOUT, MARK, About, make_folders, read_about, read_about_for_looking, read_layout
+from .layout import COPIED, LAYOUT, LIMITED, MARK, About, make_folders, read_about, read_about_for_looking, read_layout
 from .log import Log, LogRecord
 from .names import us_of_key
 from .room import FileTables, LogStep, Prepared, prepare
@@ -351,7 +351,7 @@ class FilesStore(TableStore):
             for draft in drafts
         )
         with self._files_for(drafts):
-            return self._put_prepared(drafts, blind=blind)
+            return self._put_prepared(drafts, blind=blind and self._tree.kind(LIMITED) is None)
 
     @whole
     def _put_prepared(self, drafts: Sequence[Draft], *, blind: bool) -> list[str]:
@@ -387,6 +387,11 @@ class FilesStore(TableStore):
         if settled.claimed is None:
             return settled
         return settled._replace(claimed=self._really_ours(settled.claimed))
+
+    def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
+        if name == LIMITS and value is not None:
+            self._tree.tell(LIMITED, "Mailboxes here may be full: senders count first.\n")
+        return super().cell_write(name, value, expect)
 
     def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
         with self._files_for(drafts):

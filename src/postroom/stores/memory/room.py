@@ -128,10 +128,12 @@ class MemoryTables(Tables):
             self.owners,
             self.waits,
             self.answers,
+            self.chains,
             self.correlated,
             self.sent,
             self.ordered,
             self.moved,
+            self.limits,
         ):
             table.clear()
         self.finished, self.finished_bytes = {}, 0

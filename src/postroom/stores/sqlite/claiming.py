@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroom.core import crashpoints
+from postroom.core.clock import sooner
 from postroom.core.config import Config
 from postroom.core.message import DEFAULT_CHANNEL, Message
 from postroom.core.states import State
 from postroom.stores.contract import Claimed, Delivery, Ticket, Want
 
 from .housekeeping import SqliteHousekeeping, due_s
-from .rows import CHANNEL, ORDER_KEY, PRIORITY, STATE, TO_AGENT, Row, StepTime, Taken, lease_end, ledger_text
+from .rows import CHANNEL, ORDER_KEY, STATE, TO_AGENT, Row, StepTime, Taken, claim_order, lease_end, ledger_text
 from .transactions import Transactions, whole
 
 _KEYS_KEPT: Final = 1000
@@ -36,6 +37,7 @@ class Claims:
         self._steps = steps
         self._file = steps.file
         self._upkeep = upkeep
+        self._limits = upkeep.limits
         self._waits_for_disk = config.sync == "full"
         self._mine = _ThreadClaims()
 
@@ -70,7 +72,8 @@ class Claims:
         if not want.settle:
             with self._steps.step() as moment:
                 terms = self._terms(want, moment)
-                taken = [row for row in self._file.execute("claim_answer", asked) if self._take(row, terms, moment)]
+                found = self._file.execute("claim_answer", asked)
+                taken = [row for row in found if self._take(row, terms, moment, None)]
             return self._delivery(taken[0], terms, moment) if taken else None
         # Read, then taken and ended if it is still held: a compare-and-set. No other agent may have it, so there is no
         # need to lock writers out meanwhile.
@@ -78,7 +81,7 @@ class Claims:
             moment = self._steps.moment()
             crashpoints.reached("sqlite.begun")
             terms = self._terms(want, moment)
-            if self._take(row, terms, moment):
+            if self._take(row, terms, moment, None):
                 self._steps.ring(moment)
                 return self._delivery(row, terms, moment)
         return None
@@ -100,8 +103,11 @@ class Claims:
             return self._extend(ticket, lease_s, moment)
 
     def _extend(self, ticket: Ticket, lease_s: float, moment: StepTime) -> bool:
+        key = self._steps.key(ticket.id)
+        if self._limits.learn() and not self._limits.may_run_again(key, moment.now):
+            return False
         entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
-        bindings = (self._steps.key(ticket.id), ticket.token, lease_end(moment, lease_s), entry)
+        bindings = (key, ticket.token, lease_end(moment, lease_s), entry)
         return self._file.change("extend", bindings) > 0
 
     @whole
@@ -147,18 +153,28 @@ class Claims:
             upkeep.apply_due_timers(moment)
             if upkeep.next_due_s(now) == 0:
                 return [], 0, terms
-        rows, next_s = self.candidates(want, now), None
+        rows, next_s = self._best(want, moment)
         if not rows:
-            next_s = upkeep.next_due_s(now)
+            next_s = sooner(next_s, upkeep.next_due_s(now))
             if next_s == 0:
                 upkeep.apply_due_timers(moment)
-                rows = self.candidates(want, now)
-                next_s = None if rows else upkeep.next_due_s(now)
+                rows, next_s = self._best(want, moment)
+                next_s = None if rows else sooner(next_s, upkeep.next_due_s(now))
         for row in rows:
-            self._take(row, terms, moment)
+            if not self._take(row, terms, moment, self._limits.version):
+                self._limits.learn()  # they have changed since this process read them: nothing is taken yet
+                return self.claim_now(want, moment)
+            if self._limits.version:
+                self._limits.made_space(row[CHANNEL], moment)
             if want.settle and row[ORDER_KEY] is not None:
                 upkeep.let_the_next_pass(row[ORDER_KEY], row[CHANNEL], row[TO_AGENT], moment)
         return rows, next_s, terms
+
+    def _best(self, want: Want, moment: StepTime) -> tuple[list[Row], float | None]:
+        """What may be claimed, best first; in a limited room also in how many seconds a rate lets more pass."""
+        if self._limits.version and self._limits.learn():
+            return self._limits.pick(want, moment)
+        return self.candidates(want, moment.now), None
 
     def _terms(self, want: Want, moment: StepTime) -> Taken:
         """What a claim makes of a message."""
@@ -167,16 +183,14 @@ class Claims:
         owner = None if want.owner is None else self._steps.process_id(want.owner)
         return Taken(State.CLAIMED, lease_end(moment, want.lease_s), want.agent, owner)
 
-    def _take(self, row: Row, terms: Taken, moment: StepTime) -> bool:
-        """Give a message that was read to its claimer.
+    def _take(self, row: Row, terms: Taken, moment: StepTime, limits: int | None) -> bool:
+        """Give a message that was read to its claimer, by the limits of that version; None: whatever they are.
 
-        False when it is no longer as it was read (never under the write lock).
+        False when it is no longer as it was read (never under the write lock), or when the limits have changed.
         """
-        if terms.state is State.ACKED:
-            taken = self._file.change("take_and_ack", (row[0], moment.wall_ms, terms.agent, row[STATE]))
-        else:
-            _, lease_ends, agent, owner = terms
-            taken = self._file.change("take", (row[0], lease_ends, moment.wall_ms, agent, owner, row[STATE]))
+        state, lease_ends, agent, owner = terms
+        statement = "take" if state is State.CLAIMED else "take_and_ack"
+        taken = self._file.change(statement, (row[0], lease_ends, moment.wall_ms, agent, owner, row[STATE], limits))
         crashpoints.reached("sqlite.claimed")
         return taken > 0
 
@@ -212,7 +226,7 @@ class Claims:
         asked = (want.agent, now, want.limit)
         if want.ids is not None:
             keys = dict.fromkeys(map(self._steps.key, want.ids))
-            return sorted((row for key in keys for row in execute("claim_by_key", (key, *asked[:2]))), key=_claim_order)
+            return sorted((row for key in keys for row in execute("claim_by_key", (key, *asked[:2]))), key=claim_order)
         if want.channels is None:
             found = execute("claim_general", asked) + execute("claim_elsewhere", asked)
         else:
@@ -223,7 +237,7 @@ class Claims:
                 else:
                     found += execute("claim_in_channel", (*asked, channel))
                 found += execute("claim_for_anyone", (channel, now, want.limit))
-        return sorted(found, key=_claim_order)[: want.limit]
+        return sorted(found, key=claim_order)[: want.limit]
 
     def _best_of_two(self, first: str, asked: Row, second: str, asked_second: Row) -> list[Row]:
         """The better of what two queues hold.
@@ -239,9 +253,4 @@ class Claims:
         others = self._file.execute(second, asked_second)
         if not found or not others:
             return found or others
-        return min(found, others, key=lambda rows: _claim_order(rows[0]))
-
-
-def _claim_order(row: Row) -> tuple[int, int]:
-    """Sorts what may be claimed: what is more urgent first, then what came first."""
-    return -row[PRIORITY], row[0]
+        return min(found, others, key=lambda rows: claim_order(rows[0]))

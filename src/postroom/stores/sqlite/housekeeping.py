@@ -14,6 +14,7 @@ from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GON
 from postroom.stores.contract import Swept, topic_message, topic_to
 
 from . import search
+from .limiting import SqliteLimits
 from .rows import SEARCH_MARK, StepTime, ledger_text
 from .transactions import Transactions, whole
 
@@ -33,6 +34,7 @@ class SqliteHousekeeping:
         self._steps = steps
         self._file = steps.file
         self._config = config
+        self.limits = SqliteLimits(steps)
         #: The room time before which claims do not look at the timers; 0 after one was set that the last look did not
         #: see.
         self.next_look = 0
@@ -58,12 +60,15 @@ class SqliteHousekeeping:
         `next_due_s` says 0.
         """
         ends: list[State | None] = []
+        passed: set[int | None] = set()  # since these rows were read: no longer BLOCKED
         rows = self._file.execute("due", (moment.now,)) + self._file.execute("ended_leases", (moment.now,))
         for key, own_id, state, expires, count, most, to_agent, channel, order_key in rows:
             if state == State.CLAIMED:
                 ended = self._end_claim(key, own_id, expires, count, most, LEASE_ENDED, moment)
+                self.limits.freed(channel, moment)
             elif expires is not None and expires <= moment.now:
                 ended = self._expire(key, own_id, moment)
+                self.limits.made_space(channel, moment)
             elif state == State.BLOCKED:
                 self._file.change("stay_blocked", (key,))  # its delay is over
                 continue
@@ -72,8 +77,8 @@ class SqliteHousekeeping:
                 ended = State.READY
             if ended is State.READY:
                 moment.wake_receiver(to_agent, channel)
-            elif order_key is not None and state != State.BLOCKED:
-                self.let_the_next_pass(order_key, channel, to_agent, moment)
+            elif order_key is not None and (state != State.BLOCKED or key in passed):
+                passed.add(self.let_the_next_pass(order_key, channel, to_agent, moment))
             ends.append(None if ended is State.READY and state != State.CLAIMED else ended)
         return _counted(ends)
 
@@ -117,16 +122,19 @@ class SqliteHousekeeping:
 
     # Order keys
 
-    def let_the_next_pass(self, order_key: str, channel: str, to_agent: str | None, moment: StepTime) -> None:
+    def let_the_next_pass(self, order_key: str, channel: str, to_agent: str | None, moment: StepTime) -> int | None:
         """The message that kept others of that key waiting has ended: the next may be claimed, or waits for its delay alone.
 
-        Not for one that ended BLOCKED: a message that was put back may stand before the one that is claimed.
+        Returns that one's key. Not for one that ended BLOCKED: a message that was put back may stand before the one that
+        is claimed.
         """
         for key, state in self._file.execute("next_of_key", (order_key, channel, to_agent)):
             if state == State.BLOCKED:
                 self._file.change("unblock", (key, moment.now))
                 self.next_look = 0
                 moment.wake_receiver(to_agent, channel)
+                return int(key)
+        return None
 
     # Processes that are gone
 
@@ -154,6 +162,7 @@ class SqliteHousekeeping:
         claims = self._file.execute("claims_of_process", (number,))
         for key, own_id, expires, count, most, to_agent, channel, order_key in claims:
             ends.append(self._end_claim(key, own_id, expires, count, most, OWNER_GONE, moment))
+            self.limits.freed(channel, moment)
             if ends[-1] is State.READY:
                 moment.wake_receiver(to_agent, channel)
             elif order_key is not None:

@@ -63,6 +63,11 @@ def implied_entries(implied: int, delivered_ms: int, ended_ms: int, agent: str |
     return entries[:implied]
 
 
+def claim_order(row: Row) -> tuple[int, int]:
+    """Sorts what may be claimed: what is more urgent first, then what came first."""
+    return -row[PRIORITY], row[0]
+
+
 def first_timer(now: int, delay_s: float, expires: int | None) -> int:
     """When a delayed message changes first: it is due, or it expires. All in room ms."""
     due = now + max(1, round(delay_s * 1000))

@@ -279,12 +279,70 @@ LIMIT 1
 -- name: take
 UPDATE {mail} SET state = 1, token = token + 1, change = tick(), wake_at = ?2, delivery_count = delivery_count + 1,
     last_delivered_ms = ?3, claimed_by = ?4, owner = ?5, waiter = CASE WHEN state <> 8 THEN waiter END, implied = 1
-WHERE key = ?1 AND state = ?6
+WHERE key = ?1 AND state = ?6 AND {limits_known}
+
+-- name: limits_known
+-- A message is taken by the limits that its claimer knows (by their version, ?7), or not at all. An answer has none.
+(?7 IS NULL OR coalesce((SELECT version FROM {cells} WHERE name = 'limits'), 0) = ?7)
 
 -- name: take_and_ack
 UPDATE {mail} SET state = 2, token = token + 1, change = tick(), wake_at = NULL, delivery_count = delivery_count + 1,
-    last_delivered_ms = ?2, claimed_by = ?3, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?2
-WHERE key = ?1 AND state = ?4
+    last_delivered_ms = ?3, claimed_by = ?4, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?3
+WHERE key = ?1 AND state = ?6 AND {limits_known}
+
+-- Limits (limiting.py). The index is made with the first limit of a room.
+
+-- name: limited_schema
+CREATE INDEX IF NOT EXISTS limited ON {mail} (channel, state, to_agent, priority DESC, key, from_agent, order_key)
+    WHERE {in_limited};   -- serves: claim_limited, running, depth, ready_boxes
+
+-- name: in_limited
+state IN (0, 1, 7, 9)
+
+-- name: claim_limited
+SELECT {columns} FROM {mail} INDEXED BY limited
+WHERE channel = ?1 AND state = 0 AND {in_limited} AND to_agent IS ?2 AND (expires IS NULL OR expires > ?3)
+    AND from_agent NOT IN (SELECT value FROM json_each(?5))
+    AND (order_key IS NULL OR order_key NOT IN (SELECT value FROM json_each(?6)))
+ORDER BY priority DESC, key LIMIT ?4
+
+-- name: running
+SELECT from_agent, order_key FROM {mail} INDEXED BY limited
+WHERE channel = ?1 AND state = 1 AND {in_limited} AND answer_to IS NULL
+
+-- name: depth
+SELECT count(*) FROM (SELECT 1 FROM {mail} INDEXED BY limited
+    WHERE channel = ?1 AND state IN (0, 7, 9) AND {in_limited} AND to_agent IS ?2 LIMIT ?3)
+
+-- name: group_of
+SELECT state, channel, from_agent, order_key FROM {mail} WHERE key = ?1
+
+-- name: channels_of_agent
+-- The channels, but for the default one, in which something is ready for an agent: one search for each (a loose index scan).
+WITH RECURSIVE found (channel) AS (
+    SELECT min(channel) FROM {mail} INDEXED BY ready_in_channel
+        WHERE to_agent = ?1 AND state = 0 AND channel <> 'general'
+    UNION ALL
+    SELECT (SELECT min(channel) FROM {mail} INDEXED BY ready_in_channel
+        WHERE to_agent = ?1 AND channel > found.channel AND state = 0 AND channel <> 'general')
+    FROM found WHERE found.channel IS NOT NULL)
+SELECT channel FROM found WHERE channel IS NOT NULL
+
+-- name: ready_boxes_of_channel
+-- The recipients (or nobody) for which something is ready in a channel, in the same way.
+WITH RECURSIVE found (to_agent) AS (
+    SELECT min(to_agent) FROM {mail} INDEXED BY limited WHERE channel = ?1 AND state = 0 AND {in_limited} AND to_agent > ''
+    UNION ALL
+    SELECT (SELECT min(to_agent) FROM {mail} INDEXED BY limited
+        WHERE channel = ?1 AND state = 0 AND {in_limited} AND to_agent > found.to_agent)
+    FROM found WHERE found.to_agent IS NOT NULL)
+SELECT to_agent, ?1 FROM found WHERE to_agent IS NOT NULL
+UNION ALL
+SELECT NULL, ?1 WHERE EXISTS (SELECT 1 FROM {mail} INDEXED BY limited
+    WHERE channel = ?1 AND state = 0 AND {in_limited} AND to_agent IS NULL)
+
+-- name: ready_boxes
+SELECT DISTINCT to_agent, channel FROM {mail} INDEXED BY limited WHERE state = 0 AND {in_limited}
 
 -- name: timers
 (SELECT min(wake_at) FROM {mail} INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1),

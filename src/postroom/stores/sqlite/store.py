@@ -36,6 +36,7 @@ from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
 from postroom.stores.contract import (
     ANY,
+    LIMITS,
     OUTCOMES,
     Cell,
     Change,
@@ -91,6 +92,7 @@ class SqliteStore(Store):
         bells, self._no_bells = _hang_bells(folder, clock)
         self._steps = Transactions(self._file, clock, bells)
         self._upkeep = SqliteHousekeeping(self._steps, config)
+        self._limits = self._upkeep.limits
         self._claiming = Claims(self._steps, self._upkeep, config)
         self._reading = RowReading(self._steps, self._claiming.candidates)
 
@@ -109,6 +111,8 @@ class SqliteStore(Store):
             steps.enrol(draft.waiter)
             waiter = steps.process_id(draft.waiter)
         moment = steps.moment()
+        if self._limits.may_be_full(draft, moment.now):
+            return self._put_in_a_step(drafts)
         crashpoints.reached("sqlite.begun")
         id = self._insert(draft, moment, State.READY, draft.to_agent, waiter)
         steps.ring(moment)
@@ -124,7 +128,7 @@ class SqliteStore(Store):
             self._upkeep.release_the_gone()
         # lists: an interrupt could leave a generator unfinished
         with self._steps.step() as moment:
-            if waiters != {None} or any([  # noqa: C419
+            if waiters != {None} or self._limits.known_to_sender(moment.now) or any([  # noqa: C419
                 draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
                 for draft in drafts
             ]):  # fmt: skip
@@ -204,6 +208,8 @@ class SqliteStore(Store):
         id = self._insert(draft, moment, state, to_agent, waiter)
         for key in old:
             self._withdraw(key, draft.from_agent, f"replaced by {id}", moment)
+        if self._limits.version:
+            self._limits.check_space(draft, to_agent)
         return id
 
     def _is_behind(self, message: Draft | Message, to_agent: str | None) -> bool:
@@ -218,6 +224,8 @@ class SqliteStore(Store):
                 moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
                 if state != State.BLOCKED:
                     self._let_the_next_pass(key, moment)
+                for _, channel, _, _ in self._file.execute("group_of", (key,)) if self._limits.learn() else ():
+                    self._limits.made_space(channel, moment)
                 return True
         return False
 
@@ -267,6 +275,7 @@ class SqliteStore(Store):
             crashpoints.reached("sqlite.begun")
             state = _SETTLED_AS[outcome]
             if self._ack(ticket, state, detail, moment) or self._end(ticket, state, detail, moment, "finish_alone"):
+                self._limits.freed_by_key(self._steps.key(ticket.id), moment)
                 self._steps.ring(moment)
                 return Settled(True, state, [], None)
             # a stale ticket; or an order key, whose next message is let pass in the same step
@@ -289,6 +298,7 @@ class SqliteStore(Store):
     def _settle_now(
         self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: StepTime
     ) -> _SettledNow:
+        self._limits.freed_by_key(self._steps.key(ticket.id), moment)
         if outcome in _SETTLED_AS and not puts:
             state = _SETTLED_AS[outcome]
             return (state if self._finish(ticket, state, detail, moment) else None), []
@@ -429,6 +439,9 @@ class SqliteStore(Store):
             ended = [row[2:] for row in rows if row[2] is not None and row[1] in (State.READY, State.DELAYED)]
             for order_key, channel, to_agent in dict.fromkeys(ended):
                 self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
+            if purged and self._limits.learn():
+                for channel in {row[3] for row in rows if row[1] in WITHDRAWABLE}:
+                    self._limits.made_space(channel, moment)
         if purged and self._file.execute("meta_read", (SEARCH_MARK,)):
             search.SearchIndex(self._steps).merge_all()  # until nothing of them is left in the file
         return purged
@@ -541,6 +554,8 @@ class SqliteStore(Store):
                 return None
             moment.everyone = {topic_cells(name)}  # and not the feed, which is of messages
             version = self._write_cell(name, None if value is None else text)
+            if name == LIMITS:
+                self._limits.changed(moment)
         if version:
             self._last_cell = (name, version)
         return version

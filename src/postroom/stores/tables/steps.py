@@ -6,16 +6,20 @@ One thread at a time, in a room that is open.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from heapq import merge
 from typing import Final
 
+from postroom.core.clock import sooner
 from postroom.core.message import Draft, Message, MessageT, MessageWithLedger, draft_of
 from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
 from postroom.stores.contract import Claimed, Delivery, Query, Ticket, Want
+from postroom.stores.gates import Gates, Limits
 from postroom.stores.rules import check_word, later_ms, matches, no_longer_kept
 
+from .limiting import group_of
 from .tables import Row, Tables
 
 #: The fields that a message has from its draft, unchanged.
@@ -74,6 +78,7 @@ def _put_one(room: Tables, draft: Draft) -> list[str]:
 def _put_copy(room: Tables, draft: Draft, to_agent: str | None) -> str:
     """Store one message, and withdraw those that it replaces."""
     if draft.replaces is None and not draft.debounce:
+        room.limits.check_space(draft, to_agent, 1)  # before: a files room that took something back is read anew
         return room.insert(draft, to_agent).id
     old = [room.row_of(draft.replaces)] if draft.replaces is not None else []
     if draft.debounce:
@@ -85,6 +90,7 @@ def _put_copy(room: Tables, draft: Draft, to_agent: str | None) -> str:
     for row in old:
         if row is not None and may_withdraw(row, draft.from_agent):
             withdraw(room, row, draft.from_agent, f"replaced by {id}")
+    room.limits.check_space(draft, to_agent, 0)
     return id
 
 
@@ -104,12 +110,51 @@ def claim(room: Tables, want: Want) -> Claimed:
     """Take messages; see `Store.claim`."""
     end_gone_processes(room)
     wind(room)
-    if want.ids is None:
+    limits, opens_s = room.limits.read(), None
+    if limits:
+        deliveries, opens_s = _deliver_limited(room, want, limits)
+    elif want.ids is None:
         deliveries = _deliver_best(room, want)
     else:
         deliveries = [_deliver(room, row, want) for row in _rows_named(room, want)]
     next_due_s = max(0, room.timers[0][0] - room.now_ms()) / 1000 if room.timers else None
-    return Claimed(deliveries, next_due_s)
+    return Claimed(deliveries, sooner(next_due_s, opens_s))
+
+
+def _deliver_limited(room: Tables, want: Want, limits: Limits) -> tuple[list[Delivery], float | None]:
+    """Deliver what the limits let pass, and tell in how many seconds a rate will let pass more."""
+    gates = room.limits.gates(limits, room.now_ms())
+    rows: Iterable[Row] = _rows_named(room, want) if want.ids is not None else _rows_ready(room, want, gates)
+    if want.agent in limits.agents:
+        rows = (row for row in rows if row.state is State.AWAITED)
+    picked: list[Row] = []
+    for row in rows:
+        channel, group = row.draft.channel, group_of(row.draft)
+        if row.state is not State.AWAITED:  # an answer, which its asker gets all the same
+            if not gates.lets_pass(channel, group):
+                continue
+            gates.take(channel, group)
+        picked.append(row)
+        if want.ids is None and len(picked) >= want.limit:
+            break
+    for name, full_ms in gates.taken.items():
+        room.set_cell(name, f"{full_ms!r}")
+    deliveries = [_deliver(room, row, want) for row in picked if room.at_hand(row)]
+    return deliveries, gates.opens_s()
+
+
+def _rows_ready(room: Tables, want: Want, gates: Gates) -> Iterator[Row]:
+    """What the agent may have of the channels that are not shut, best first."""
+    boxes = [box for name, box in _boxes(room, want) if not gates.is_shut(name)]
+    return (room.rows[key] for _, key in merge(*boxes)) if want.limit else iter(())
+
+
+def _boxes(room: Tables, want: Want) -> list[tuple[str, list[tuple[int, int]]]]:
+    """The boxes that the agent takes from, each with its channel."""
+    own, anyones = room.boxes.get(want.agent, {}), room.boxes.get(None, {})
+    names = own if want.channels is None else dict.fromkeys(want.channels)
+    sources = (own,) if want.channels is None else (own, anyones)
+    return [(name, box[name]) for name in names for box in sources if name in box]
 
 
 def end_gone_processes(room: Tables) -> list[str]:
@@ -182,10 +227,7 @@ def stop_waiting(room: Tables, row: Row, why: str | None) -> None:
 
 def _deliver_best(room: Tables, want: Want) -> list[Delivery]:
     """Deliver the best of what is ready in the boxes that the agent takes from; each delivery leaves its box."""
-    own, anyones = room.boxes.get(want.agent, {}), room.boxes.get(None, {})
-    names = own if want.channels is None else dict.fromkeys(want.channels)
-    sources = (own,) if want.channels is None else (own, anyones)
-    boxes = [box[name] for name in names for box in sources if name in box]
+    boxes = [box for _, box in _boxes(room, want)]
     deliveries: list[Delivery] = []
     while len(deliveries) < want.limit and (heads := [box[0] for box in boxes if box]):
         _, key = min(heads)
@@ -227,10 +269,13 @@ def row_held_by(room: Tables, ticket: Ticket) -> Row | None:
     return row if counts else None
 
 
-def extend(room: Tables, row: Row, agent: str, lease_s: float) -> None:
-    """Let the lease of a message that is held end that much later than now."""
+def extend(room: Tables, row: Row, agent: str, lease_s: float) -> bool:
+    """Let the lease of a message that is held end that much later than now; False when a limit is in the way."""
+    if row.state is State.READY and not room.limits.may_run_again(row.draft, room.now_ms()):
+        return False
     room.change(row, State.CLAIMED, until_ms=later_ms(room.now_ms(), lease_s), owner=row.owner)
     room.write(row, "extended", agent, f"{lease_s:g} s")
+    return True
 
 
 def heartbeat(room: Tables, ticket: Ticket, lease_s: float) -> bool:
@@ -241,9 +286,8 @@ def heartbeat(room: Tables, ticket: Ticket, lease_s: float) -> bool:
     if row.state is State.CLAIMED:
         until_ms = max(row.wake_ms or 0, later_ms(room.now_ms(), lease_s))
         room.change(row, State.CLAIMED, until_ms=until_ms, owner=row.owner)
-    else:
-        extend(room, row, ticket.agent, lease_s)
-    return True
+        return True
+    return extend(room, row, ticket.agent, lease_s)
 
 
 def settle(room: Tables, row: Row, outcome: str, agent: str, detail: str | None, delay_s: float) -> State:

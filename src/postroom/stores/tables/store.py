@@ -180,9 +180,7 @@ class TableStore(contract.Store):
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         with self.step() as room:
             row = steps.row_held_by(room, ticket)
-            if row is not None:
-                steps.extend(room, row, ticket.agent, lease_s)
-            return row is not None
+            return row is not None and steps.extend(room, row, ticket.agent, lease_s)
 
     def quiet_step(self) -> AbstractContextManager[Tables]:
         """A step that need not wait for the disk, nor take in what others left."""

@@ -23,6 +23,8 @@ from postroom.core.system.process import process_alive
 from postroom.stores import contract
 from postroom.stores.rules import FAILED, PROCESSED, discard, later_ms
 
+from .limiting import TableLimits
+
 #: Finished messages are forgotten one day; dead letters stay until somebody puts them back or purges them.
 FORGETTABLE: Final = FINISHED - {State.DEAD}
 #: A message with an order key in one of these keeps the others of its key waiting. One that is put back may stand before
@@ -100,6 +102,7 @@ class Tables:
         self.subscribers: dict[tuple[str, str], int] = {}  # (channel, agent) -> since, wall ms
         self.cells: dict[str, tuple[int, str]] = {}  # name -> (version, JSON text)
         self.last_version = 0
+        self.limits = TableLimits(self.cells, self.boxes, self.ring, self.ring_one)
 
     def now_ns(self) -> int:
         """Room time."""
@@ -252,9 +255,11 @@ class Tables:
         self.lift(row)
         if row.state is State.AWAITED or state in FINISHED:
             self.set_waiter(row, None)
-        was_first = row.state in _FIRST
+        before, was_first = row.state, row.state in _FIRST
         row.state, row.owner = state, owner
         self._place(row, until_ms)
+        if contract.LIMITS in self.cells:
+            self.limits.tell(row.draft.channel, before, state)
         if was_first and state in FINISHED:
             self._let_the_next_pass(row)
 
@@ -291,6 +296,7 @@ class Tables:
             for table, name in self._indexes(row.draft):
                 discard(table, name, row.key)
         for row in rows:
+            self.limits.tell(row.draft.channel, row.state, None)
             if row.state in _FIRST:
                 self._let_the_next_pass(row)
         if rows:
@@ -325,6 +331,7 @@ class Tables:
         elif row.state in FORGETTABLE:
             self.finished[row.key] = since_ms
             self.finished_bytes += row.size_bytes
+        self.limits.add(row.key, row.draft, row.state)
         if row.draft.order_key is not None and row.state not in FINISHED:
             insort(self.ordered[self._line_of(row)], row.key)
 
@@ -345,6 +352,7 @@ class Tables:
         elif row.state in FORGETTABLE:
             del self.finished[row.key]
             self.finished_bytes -= row.size_bytes
+        self.limits.remove(row.key, row.draft, row.state)
         if row.draft.order_key is not None and row.state not in FINISHED:
             line = self._line_of(row)
             del self.ordered[line][bisect_left(self.ordered[line], row.key)]
@@ -388,6 +396,8 @@ class Tables:
     def set_cell(self, name: str, text: str | None) -> int:
         """Give a cell a value, or delete it. Returns its new version, 0 for none."""
         self.ring(contract.topic_cells(name))
+        if name == contract.LIMITS:
+            self.limits.ring_boxes()
         if text is None:
             self.cells.pop(name, None)
             return 0
