@@ -6,13 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from postroom.board import board as boards
 from postroom.board import reservations as reserved_files
-from postroom.core.clock import SYSTEM, Clock, iso
+from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import (
     FOLDER,
     MAKING_MARK,
@@ -28,22 +27,22 @@ from postroom.core.config import (
     search_places,
 )
 from postroom.core.events import Hooks
-from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, Message, MessageWithLedger
+from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY
 from postroom.core.moments import Moment, is_cursor, moment_ms
-from postroom.core.states import FINISHED, OPEN, State, states_named
+from postroom.core.states import FINISHED, State
 from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
-from postroom.mail.gateway import Deadline, Gateway, Pause, Series
+from postroom.mail.gateway import Gateway
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.moved import check_not_moved
-from postroom.mail.presence import AgentInfo
-from postroom.mail.received import check_names, check_timeout, listed
+from postroom.mail.received import check_names, listed
 from postroom.mail.redacting import REDACTION_CELL
 from postroom.mail.ticker import Ticker
+from postroom.mail.view import PAGE, RoomView, checked_limit, states_of
 from postroom.sessions import session as sessions
-from postroom.stores.contract import FEED, Change, MailboxFigures, Query, Stats, Store
+from postroom.stores.contract import Change, Query, Store
 
-from .core import search_query, trust
+from .core import trust
 from .errors import (
     IdentityRefused,
     InvalidMessage,
@@ -52,18 +51,14 @@ from .errors import (
     RoomMoved,
     RoomNotAllowed,
     RoomNotFound,
-    UnknownMessage,
 )
 from .mail import (
     attachments,
+    limiting,
     presence,
-    reasons,
-    receipts,
     redaction_rules,
     replaying,
     retaining,
-    searching,
-    threads,
     tokens,
 )  # fmt: skip
 from .mail import groups as agent_groups
@@ -72,18 +67,15 @@ from .stores import open_store
 
 T = TypeVar("T")
 
-#: Messages are read from the store in pages of this size.
-PAGE: Final = 500
 
-
-class Room:
+class Room(RoomView):
     """An open room. Shared by all threads of its process; another process opens it for itself."""
 
     def __init__(self, gateway: Gateway, url: RoomUrl) -> None:
         self.url = url  # its address; as text it is shown without a password
         #: The folder that the room lives in; None when it lives elsewhere.
         self.folder: Path | None = room_folder(url)
-        self._gateway = gateway
+        super().__init__(gateway)
         self._upkeep = Upkeep(self._gateway, self.folder)
         self._ticker = Ticker(self._gateway)
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
@@ -259,200 +251,55 @@ class Room:
         """The room's schedules, in the order of their names, each with its next and its last tick."""
         return self._ticker.all()
 
-    # Looking, which changes nothing
+    # Limits and pauses
 
-    def receipt(self, id: str) -> receipts.Receipt:
-        """What became of a message so far: its state and every step. UnknownMessage when it is not kept here."""
-        message = self.get(id)
-        known = message.to_agent is None or presence.is_known(self._gateway, message.to_agent)
-        return receipts.receipt_of(message, recipient_known=known)
-
-    def why(self, id: str | MessageWithLedger) -> reasons.Reason:
-        """Why a message is where it is, and until when: not due, held, no receiver running, … UnknownMessage when not kept."""
-        return reasons.why(self._gateway, self.get(id) if isinstance(id, str) else id)
-
-    def get(self, id: str) -> MessageWithLedger:
-        """One message with its ledger. UnknownMessage when it is not kept here."""
-        message = self._gateway.open_store.get(id)
-        if message is None:
-            raise UnknownMessage(f"this room has no message {id}")
-        return message
-
-    def thread(self, id: str) -> list[Message]:
-        """The whole conversation that a message belongs to, in the order in which it was sent; found from any of its messages.
-
-        To it belong the message that began it, every answer, whatever was sent because of one of them (`cause`), and
-        messages with the same correlation id. A message without such links is a thread of one. UnknownMessage when
-        that message is not kept here; others that are no longer kept are left out.
-        """
-        return threads.thread_of(self._gateway.open_store, id)
-
-    def peek(
+    def limit(
         self,
-        channels: Iterable[str] | None = None,
-        agent: str | None = None,
-        state: str | None = "pending",
-        limit: int = 10,
+        channel: str,
         *,
-        type: str | None = None,
-        from_agent: str | None = None,
-        correlation_id: str | None = None,
-        order: str | None = None,
-        to: str | None = None,
-        answer_to: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        text: str | None = None,
-    ) -> list[Message]:
-        """Messages, without taking any: what `agent` could receive, or what is in the channels, for any agent.
+        concurrent: int | None = None,
+        per_s: float | None = None,
+        burst: int | None = None,
+        by: str | None = None,
+        waiting: int | None = None,
+        pass_failed: bool | None = None,
+    ) -> None:
+        """Limit what is taken from a channel, and what may wait in it. Kept in the room, for all its processes.
 
-        `state` is a word of receipts (stored, claimed, …), of the table (pending, processing, done, failed), or None for
-        all. `order`: "claim" (as receivers get them: the default for what is pending), "oldest" or "newest".
-        `since` and `until` are times (ISO 8601 text, datetimes, milliseconds) or spans ("2h"). `text` keeps messages
-        whose payload has it, in large or small letters; all messages that fit the rest are read for it.
+        `concurrent`: so many of its messages are claimed at once. `per_s`: so many claims a second, of which `burst` (1) may
+        come at once after a rest. With `by="sender"` or `by="order_key"` each sender or key has that limit for itself;
+        messages without an order key are free of the latter. `waiting`: so many messages may wait in each mailbox of the
+        channel; a send into a full one raises MailboxFull, or waits with `full_wait_s`. `pass_failed`: a message with an
+        order key that fails is set aside as a dead letter at once, and the next of its key passes.
+
+        A call changes what it names, for its `by`; everything else stays. What is claimed already stays claimed.
+        Raises InvalidMessage with everything that is wrong; nothing was changed.
         """
-        if order not in (None, "claim", "oldest", "newest"):
-            raise InvalidMessage("order", f"must be claim, oldest or newest, not {order!r}")
-        query = self._query(
-            channels, agent, state, to, since, until,
-            type=type, from_agent=from_agent, correlation_id=correlation_id, answer_to=answer_to,
-            order=order or ("claim" if state == "pending" else "newest"), limit=_checked_limit(limit),
-        )  # fmt: skip
-        store = self._gateway.open_store
-        if text is None:
-            return store.find(query).messages
-        return list(islice(searching.containing(store, query, text), limit))
+        asked = limiting.LimitChange(by, concurrent, per_s, burst, waiting, pass_failed)
+        limiting.limit(self._gateway.open_store, channel, asked)
 
-    def count(
-        self,
-        channels: Iterable[str] | None = None,
-        agent: str | None = None,
-        state: str | None = "pending",
-        *,
-        type: str | None = None,
-        from_agent: str | None = None,
-        correlation_id: str | None = None,
-        to: str | None = None,
-        answer_to: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        text: str | None = None,
-    ) -> int:
-        """How many messages there are that `peek` would show if it had no limit."""
-        query = self._query(
-            channels, agent, state, to, since, until,
-            type=type, from_agent=from_agent, correlation_id=correlation_id, answer_to=answer_to,
-        )  # fmt: skip
-        store = self._gateway.open_store
-        return store.count(query) if text is None else sum(1 for _ in searching.containing(store, query, text))
+    def unlimit(self, channel: str) -> bool:
+        """Take all limits of a channel away; a pause stays. Returns whether it had any."""
+        return limiting.unlimit(self._gateway.open_store, channel)
 
-    def _query(
+    def pause(
         self,
-        channels: Iterable[str] | None,
-        agent: str | None,
-        state: str | None,
-        to: str | None,
-        since: Moment | None,
-        until: Moment | None,
-        **more: Any,
-    ) -> Query:
-        return Query(
-            states=_states_in_mail(state, agent),
-            channels=None if channels is None else listed(channels),
-            visible_to=agent,
-            to_agent=to,
-            sent_after_ms=None if since is None else moment_ms(self.clock, "since", since),
-            sent_before_ms=None if until is None else moment_ms(self.clock, "until", until),
-            **more,
-        )
-
-    def search(
-        self,
-        text: str,
-        limit: int = 20,
+        channel: str | None = None,
         *,
         agent: str | None = None,
-        told: Callable[[int, int], object] | None = None,
-    ) -> searching.Hits:
-        """Full-text search, the newest hits first: `room.search("build failed from:ci after:2d")`.
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> bool:
+        """Let nobody take from a channel, or let an agent take nothing, until `resume`. Returns whether that is new.
 
-        Words, in any order, large and small letters alike; "a phrase"; -without; begin*; and the fields `from:`, `to:`,
-        `in:` (a channel), `type:`, `state:`, `before:` and `after:` (a time, or a span such as 2d). Words are looked for in
-        the texts and numbers of payloads. `agent` keeps messages that this agent sent, gets or claimed last.
-
-        Everything that was stored before the call is searched. In SQLite the first search makes an index, for which
-        `told(done, total)` is called now and then; it lasts some seconds for a million messages. In other stores the latest
-        10,000 messages are read, and the result's `note` says so when there are more. Raises InvalidMessage for a query
-        that cannot be read.
+        What is claimed goes on, messages are stored as ever, and answers reach their askers. All users of the room see the
+        pause in `limits`: its reason, and who made it, which is `by` or the system's user.
         """
-        if agent is not None:
-            check_names(agent=agent)
-        wanted = search_query.parse_query(text)
-        query = search_of(wanted, self.clock, limit=_checked_limit(limit), concerns=agent)
-        return searching.with_terms(self._gateway.open_store, query, wanted.terms, told)
+        return limiting.pause(self._gateway.open_store, channel, agent, reason, by)
 
-    def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
-        """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""
-        return self._gateway.open_store.events(after, _checked_limit(limit))
-
-    def cursor(self) -> int:
-        """The feed's number at this moment: `events(after=room.cursor())` is what comes from now on."""
-        return self._gateway.open_store.number_at()
-
-    def watch(self, after: int | None = None, timeout_s: float | None = None) -> Iterator[Change]:
-        """Follow the feed, woken by every change: from the number `after`, or from now on.
-
-        Never ends; with `timeout_s`, ends after that long without an event.
-        """
-        check_timeout(timeout_s)
-        return self._gateway.each(self._watching(self.cursor() if after is None else after, timeout_s))
-
-    def _watching(self, after: int, timeout_s: float | None) -> Series[Change]:
-        with self._gateway.listen([FEED]) as waiter:
-            while True:
-                deadline = Deadline(self.clock, timeout_s)
-                while not (changes := self.events(after)):
-                    left_s = deadline.left_s()
-                    if left_s == 0:
-                        return
-                    yield Pause(waiter, left_s)
-                for change in changes:
-                    yield change
-                    after = change.number
-
-    def stats(self) -> Stats:
-        """Figures of this moment."""
-        return self._gateway.open_store.stats()
-
-    def mailboxes(self) -> list[MailboxFigures]:
-        """The waiting mail, by recipient and channel."""
-        return self.stats().mailboxes
-
-    def agents(self) -> list[AgentInfo]:
-        """All agents that were ever here, whether they run, and what waits for them."""
-        self._gateway.check_open()
-        return presence.agents(self._gateway)
-
-    def waits(self) -> list[receipts.Wait]:
-        """The askers that wait right now, and for whose answer; the longest wait first."""
-        waiting = self._gateway.open_store.find_all(Query(states=OPEN, waiting=True, limit=PAGE))
-        return [
-            receipts.Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
-            for message in waiting
-            if message.waiter is not None and self._gateway.store.process_alive(message.waiter) is not False
-        ]
-
-    def dead_letters(self, limit: int = 100) -> list[receipts.DeadLetter]:
-        """Messages that were set aside, the oldest first, each with every attempt to deliver it."""
-        dead = self._gateway.open_store.find(
-            Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit))
-        ).messages
-        kept = (self._gateway.store.get(message.id) for message in dead)
-        return [
-            receipts.dead_letter_of(message)
-            for message in kept
-            if message is not None and message.exact_state is State.DEAD
-        ]
+    def resume(self, channel: str | None = None, *, agent: str | None = None) -> bool:
+        """End a pause: receivers that wait get what is there. Returns whether there was one."""
+        return limiting.resume(self._gateway.open_store, channel, agent)
 
     # Acting on what is kept
 
@@ -484,11 +331,11 @@ class Room:
         self._gateway.check_open()
         query = Query(
             ids=None if ids is None else listed(ids, "ids", "ids"),
-            states=FINISHED if state is None and ids is None else _states(state),
+            states=FINISHED if state is None and ids is None else states_of(state),
             channels=None if channels is None else listed(channels),
             to_agent=to,
             sent_before_ms=None if before is None else moment_ms(self.clock, "before", before),
-            limit=_checked_limit(limit),
+            limit=checked_limit(limit),
         )
         return self._gateway.store.purge(query)
 
@@ -572,7 +419,7 @@ class Room:
         """
         self._gateway.check_open()
         if limit is not None:
-            _checked_limit(limit)
+            checked_limit(limit)
         if by is not None:
             check_names(by=by)
         elif tokens.has_tokens(self._gateway):
@@ -580,7 +427,7 @@ class Room:
                 "this room has tokens, so no agent acts for another: name the agent that replays, with by=NAME"
             )
         query = Query(
-            states=_states(state) if state is not None else frozenset(State) - {State.AWAITED},
+            states=states_of(state) if state is not None else frozenset(State) - {State.AWAITED},
             channels=None if channel is None else (channel,),
             to_agent=to,
             from_agent=from_agent,
@@ -651,46 +498,6 @@ class Room:
         while changes := self._gateway.store.events(after, PAGE):
             yield from changes
             after = changes[-1].number
-
-
-def search_of(wanted: search_query.SearchQuery, clock: Clock, **more: Any) -> Query:
-    """What the fields of a search mean, as a query; `more` are other parts of it. InvalidMessage for a wrong value."""
-    fields = wanted.fields
-    for name in fields.keys() & {"from", "to", "in", "type"}:
-        check_names(**{name: fields[name]})
-    before, after = fields.get("before"), fields.get("after")
-    return Query(
-        from_agent=fields.get("from"),
-        to_agent=fields.get("to"),
-        channels=(fields["in"],) if "in" in fields else None,
-        type=fields.get("type"),
-        states=_states(fields.get("state")),
-        sent_before_ms=None if before is None else moment_ms(clock, "before", before),
-        sent_after_ms=None if after is None else moment_ms(clock, "after", after),
-        order="newest",
-        **more,
-    )
-
-
-def _states(state: str | None) -> frozenset[State] | None:
-    if state is None:
-        return None
-    try:
-        return states_named(state)
-    except ValueError as error:
-        raise InvalidMessage("state", str(error)) from None
-
-
-def _states_in_mail(state: str | None, agent: str | None) -> frozenset[State] | None:
-    """The states; of an agent's mail, an answer that is held for an asker is not in it."""
-    states = _states(state)
-    return states if agent is None else (states or frozenset(State)) - {State.AWAITED}
-
-
-def _checked_limit(limit: int) -> int:
-    if type(limit) is not int or limit < 1:
-        raise InvalidMessage("limit", f"must be a whole number of 1 or more, not {limit!r}")
-    return limit
 
 
 def open_room(

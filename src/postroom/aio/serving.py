@@ -261,8 +261,9 @@ class Serving:
 
     def _conclude(self, run: ServedMessage) -> Received | None:
         self._gateway.redaction.refresh(self._gateway.clock.steady_ns())  # nothing is read after the decision
+        verdict = judge(run, self._handlers)
         claim_next = None if self._leaving.is_set() else self._want
-        claimed = conclude(run, judge(run, self._handlers), claim_next).claimed
+        claimed = conclude(run, verdict, claim_next).claimed
         if claimed is None or not claimed.deliveries:
             return None
         return Received(self._gateway, claimed.deliveries[0], self._terms)

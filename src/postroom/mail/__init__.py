@@ -13,6 +13,7 @@ __getattr__ = deferring(
     "groups",
     "handles",
     "history",
+    "limiting",
     "questions",
     "rate_limit",
     "reasons",

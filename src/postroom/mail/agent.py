@@ -23,7 +23,7 @@ from postroom.core.message import (
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
 from postroom.stores.contract import Delivery, Want
 
-from . import answers, groups, presence, questions, receiving, serving
+from . import answers, groups, limiting, presence, questions, receiving, serving
 from .gateway import Gateway, Latch, Series, Steps
 from .leases import Terms, hold_ns
 from .received import (
@@ -60,6 +60,7 @@ class SendOptions(TypedDict, total=False):
     order_key: str | None
     replaces: str | None
     debounce_s: float | None
+    full_wait_s: float | None
     wait: str | None
     timeout_s: float | None
     cause: Envelope | Message | None
@@ -113,6 +114,7 @@ class Agent:
         order_key: str | None = None,
         replaces: str | None = None,
         debounce_s: float | None = None,
+        full_wait_s: float | None = 0,
         wait: str | None = None,
         timeout_s: float | None = None,
         cause: Envelope | Message | None = None,
@@ -134,6 +136,8 @@ class Agent:
         `replaces` is the id of an earlier message of this agent, which is withdrawn in the same step if no receiver has
         it; this one is stored in any case. With `debounce_s` every waiting message of this agent and `order_key` in that
         mailbox is replaced, and this one is delivered after that long unless another replaces it.
+        Into a mailbox that is full (`room.limit`) it raises MailboxFull; with `full_wait_s` it first waits that long for
+        space (None: for ever).
         `cause` is the message that led to this one: hops are counted along such chains, and TooManyHops
         ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
         """
@@ -166,17 +170,25 @@ class Agent:
             max_deliveries=config.max_deliveries,
         )
         if several is not None:
-            return self._send_each(several, draft, wait)
+            return self._send_each(several, draft, wait, full_wait_s)
         if wait is not None:
-            return self._gateway.finish(questions.sending(self._gateway, draft, wait, timeout_s))
+            return self._gateway.finish(questions.sending(self._gateway, draft, wait, timeout_s, full_wait_s))
+        if full_wait_s != 0:
+            return self._gateway.finish(limiting.sending(self._gateway, draft, full_wait_s))
         return self._gateway.send(draft)
 
-    def _send_each(self, names: Sequence[str], draft: Draft, wait: str | None) -> list[str]:
+    def _send_each(self, names: Sequence[str], draft: Draft, wait: str | None, full_wait_s: float | None) -> list[str]:
         if wait is not None:
             raise InvalidMessage("wait", "waits for one recipient; `ask_many` waits for the answers of several")
         if draft.replaces is not None:
             raise InvalidMessage("replaces", "replaces one message, so it needs one recipient")
+        if full_wait_s != 0:
+            return self._gateway.finish(self._sending_each(names, draft, full_wait_s))
         return self._gateway.work(lambda: self._gateway.put([*self._drafts_to(names, "to", draft).values()]))
+
+    def _sending_each(self, names: Sequence[str], draft: Draft, full_wait_s: float | None) -> Steps[list[str]]:
+        drafts = [*self._drafts_to(names, "to", draft).values()]
+        return (yield from limiting.putting(self._gateway, drafts, full_wait_s))
 
     def send_many(self, messages: Iterable[Mapping[str, Any]], *, _lane: str = "agent") -> list[str]:
         """Send several messages, all or none, in one step.
@@ -601,7 +613,7 @@ class Agent:
 
 
 #: What a message of `send_many` may say: everything that `send` takes but the waiting.
-_BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "_lane"}
+_BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "full_wait_s", "_lane"}
 
 
 def _debounced(debounce_s: float, delay_s: float) -> float:

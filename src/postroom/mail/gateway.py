@@ -33,7 +33,8 @@ from postroom.errors import (
     UnknownMessage,
     raise_faults,
 )
-from postroom.stores.contract import Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
+from postroom.stores import gates
+from postroom.stores.contract import LIMITS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 from . import rate_limit
 from .leases import LeaseHeartbeat
@@ -414,6 +415,12 @@ class Gateway:
         if self.hooks.listeners:
             self.hooks.tell("after_settle", ticket=ticket, outcome=outcome, detail=detail, settled=settled)
         return settled
+
+    def sets_failed_aside(self, channel: str) -> bool:
+        """Whether a failed message with an order key is set aside at once in this channel, so that the next one passes."""
+        cell = self.store.cell_read(LIMITS)
+        limits = None if cell is None else gates.parse_limits(cell.value).channels.get(channel)
+        return limits is not None and limits.pass_failed
 
     def _remember(self, want: Want, claimed: Claimed) -> None:
         if want.owner is None or want.settle:

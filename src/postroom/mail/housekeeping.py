@@ -17,9 +17,9 @@ from typing import Any, Final
 from postroom.core.chore import Chore
 from postroom.core.config import ARTIFACTS, HEARTBEAT_S
 from postroom.stores.cells import DELETE, update
-from postroom.stores.contract import RETENTION
+from postroom.stores.contract import LIMITS, RETENTION
 
-from . import attachments, presence, retaining
+from . import attachments, limiting, presence, retaining
 from .gateway import Gateway
 from .leases import SHORT_LEASE_S
 
@@ -98,6 +98,8 @@ class Upkeep:
             self._next_channels_ns = now_ns + round(CHANNELS_S * 1_000_000_000)
             if self._gateway.store.cell_read(RETENTION) is not None:
                 retaining.apply(self._gateway.store)
+            if self._gateway.store.cell_read(LIMITS) is not None:
+                limiting.forget_full_buckets(self._gateway.store)
 
     def _beat(self, name: str) -> None:
         with self._lock:

@@ -23,7 +23,7 @@ from postroom.errors import (
 )
 from postroom.stores.contract import Delivery, Query, Ticket, Waiter, Want, topic_message
 
-from . import presence
+from . import limiting, presence
 from .gateway import Deadline, Gateway, Pause, Steps
 from .leases import Terms
 from .received import Received
@@ -43,9 +43,14 @@ def check_wait(wait: str | None) -> None:
         raise InvalidMessage("wait", f"must be {' or '.join(WAITS)}, not {wait!r}")
 
 
-def sending(gateway: Gateway, draft: Draft, wait: str, timeout_s: float | None) -> Steps[str]:
+def sending(
+    gateway: Gateway, draft: Draft, wait: str, timeout_s: float | None, full_wait_s: float | None = 0
+) -> Steps[str]:
     """Store a message; its id when it is acked (or answered). NotAcked when it ended otherwise, or not in time."""
-    (id,) = gateway.put([draft])
+    if full_wait_s == 0:
+        (id,) = gateway.put([draft])
+    else:
+        id = yield from limiting.sending(gateway, draft, full_wait_s)
     deadline = Deadline(gateway.clock, timeout_s)
     with gateway.listen([topic_message(id)]) as waiter:
         while True:

@@ -15,7 +15,7 @@ from postroom.core.states import State
 from postroom.core.untrusted import quoted
 from postroom.stores.contract import Query
 
-from . import presence
+from . import limiting, presence
 from .gateway import Gateway
 
 #: So many messages are looked at, to count those before one and to know which channels are in use.
@@ -32,8 +32,8 @@ _AWAY: Final = {
 class Reason(NamedTuple):
     """Why a message is where it is.
 
-    `kind`: not_due, retry, held, held_for_asker, blocked, unknown_recipient, not_running, in_line, untaken_channel,
-    in_channel or ended. `until`: when that ends on its own, as ISO 8601 text; None when only an action can end it. `near`: names
+    `kind`: not_due, retry, held, held_for_asker, blocked, paused, limited, unknown_recipient, not_running, in_line,
+    untaken_channel, in_channel or ended. `until`: when that ends on its own, as ISO 8601 text; None when only an action can end it. `near`: names
     that were perhaps meant. `text` says all of it in one sentence, in which the names and words of others stand.
     """
 
@@ -58,6 +58,8 @@ def why(gateway: Gateway, message: MessageWithLedger) -> Reason:
         found = Reason("blocked", f"another message with the order key {quoted(message.order_key or '')} comes first")
     elif state is not State.READY:
         return Reason("ended", _end_of(message))
+    elif (kept := limiting.held_back(gateway.store, message)) is not None:
+        found = Reason(*kept)
     elif message.to_agent is None:
         found = _in_channel(gateway, message)
     else:

@@ -171,7 +171,8 @@ class Received(Envelope):
     def retry(self, reason: str | None = None, delay_s: float | None = None) -> bool:
         """It failed; deliver it again after `delay_s` (None: later with each delivery).
 
-        On the last allowed delivery it is set aside as a dead letter instead, and this still returns True.
+        On the last allowed delivery it is set aside as a dead letter instead, and this still returns True. In a channel with
+        `pass_failed` (see `Room.limit`) that happens to a message with an order key at its first failure.
         """
         return self.conclude(self.retry_verdict(reason, delay_s)).held
 
@@ -224,7 +225,13 @@ class Received(Envelope):
         return settled
 
     def retry_verdict(self, reason: str | BaseException | None, delay_s: float | None = None) -> Settlement:
-        """Deliver it again, after the usual delay unless one is given."""
+        """Deliver it again, after the usual delay unless one is given.
+
+        In a channel that lets others of an order key pass (`pass_failed`), one that failed is set aside instead.
+        """
+        failed = not isinstance(reason, BaseException) or isinstance(reason, Exception)
+        if failed and self.order_key is not None and self._gateway.sets_failed_aside(self.channel):
+            return Settlement("dead", "it failed" if reason is None else words("reason", reason))
         if delay_s is None:
             delay_s = backoff_s(self.delivery_count, self._gateway.clock.random())
         else:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from postroom.core import log
 from postroom.core.chore import Chore
 from postroom.core.config import HEARTBEAT_S, SAFETY_LOOK_S
-from postroom.errors import ROOM_IS_OVER, PostroomError, RoomError
+from postroom.errors import ROOM_IS_OVER, MailboxFull, PostroomError, RoomError
 from postroom.stores.cells import DELETE, update
 from postroom.stores.contract import Cell, Waiter, topic_cells
 
@@ -144,7 +144,11 @@ class _TickLoop:
             return
         name, most = cell.name.removeprefix(_PREFIX), gateway.config.max_deliveries
         drafts = [schedule.draft_of(name, cell.value, tick_ms, most) for tick_ms in firing.ticks_ms]
-        gateway.put_with_cell(drafts, cell.name, firing.value, cell.version)
+        try:
+            gateway.put_with_cell(drafts, cell.name, firing.value, cell.version)
+        except MailboxFull as full:  # a tick that nobody has the time for is skipped, and the schedule goes on
+            if gateway.put_with_cell([], cell.name, firing.value, cell.version) is not None:
+                log.LOG.warning("%s: a tick was skipped: %s", cell.name, full, extra={"action": "tick_skipped"})
 
     def _tell(self, name: str, error: Exception) -> None:
         if name not in self._failing:

@@ -17,7 +17,8 @@ from postroom.core.states import PUBLIC_STATES, states_named
 from postroom.errors import InvalidMessage
 from postroom.mail.handles import handle_of
 from postroom.mail.searching import has_text as payload_has_text
-from postroom.room import Room, search_of
+from postroom.mail.view import search_of
+from postroom.room import Room
 from postroom.stores.contract import Page, Query
 
 from .lines import text_of
