@@ -532,7 +532,7 @@ def test_a_question_of_which_nobody_knows_whether_it_was_asked_is_not_waited_for
     bob, ada = near.agent("bob"), far.agent("ada")
     store = far.gateway.store
     assert isinstance(store, NatsStore)
-    far.gateway.redaction._next_ns = 1 << 62  # the room's rules were read a moment ago
+    far.gateway.redaction.due_ns = far.gateway.redaction._next_ns = 1 << 62  # the room's rules were read a moment ago
     unknown(proxy, store, "reply", lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
     bob.receive(timeout_s=30).reply({"a": 1})
     far.gateway.abandon_late()

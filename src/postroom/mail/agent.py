@@ -146,7 +146,8 @@ class Agent:
             several, to = to, None
         if wait is not None:
             questions.check_wait(wait)
-        check_timeout(timeout_s)
+        if timeout_s is not None:
+            check_timeout(timeout_s)
         config = self._gateway.config
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         draft = Draft(

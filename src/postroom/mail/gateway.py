@@ -318,7 +318,8 @@ class Gateway:
         self.check_open()
         if self.now_ns >= self._next_mark_ns:
             self.check_not_moved()
-        self.redaction.apply(drafts, self.now_ns)
+        if self.now_ns >= self.redaction.due_ns:
+            self.redaction.apply(drafts, self.now_ns)
         self._check(drafts)
         for draft in drafts:
             if draft.replaces is not None:

@@ -26,13 +26,15 @@ class Redaction:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: Messages that are stored from then on (the steady clock) must pass `apply`: rules are there, or to be read.
+        self.due_ns = 0
         self._next_ns = 0
         self._value: Any = None
         self._rules: redaction_rules.Rules | None = None
 
     def forget(self) -> None:
         """Read the rules anew at the next send: this process has changed them."""
-        self._next_ns = 0
+        self.due_ns = self._next_ns = 0
 
     def learn(self, now_ns: int) -> redaction_rules.Rules | None:
         """The rules; None where the room has none. Raises what the store raises, and RoomError for rules it cannot read."""
@@ -43,6 +45,7 @@ class Redaction:
                 self._rules = None if value is None else redaction_rules.Rules(value)
                 self._value = value
             self._next_ns = now_ns + _RULES_NS
+            self.due_ns = self._next_ns if self._rules is None else 0
         return self._rules
 
     def refresh(self, now_ns: int) -> None:
@@ -52,11 +55,10 @@ class Redaction:
 
     def apply(self, drafts: Sequence[Draft], now_ns: int) -> None:
         """Redact the payloads of messages that are about to be checked and stored."""
-        if now_ns >= self._next_ns or self._rules is not None:
-            rules = self.learn(now_ns)
-            if rules is not None:
-                for draft in drafts:
-                    draft.payload = rules.redacted(draft.payload)
+        rules = self.learn(now_ns)
+        if rules is not None:
+            for draft in drafts:
+                draft.payload = rules.redacted(draft.payload)
 
     def apply_to_end(self, drafts: Sequence[Draft], detail: str | None, max_bytes: int) -> str | None:
         """Redact what a message ends with, by the rules that are known: checked answers, and the reason, which is returned."""

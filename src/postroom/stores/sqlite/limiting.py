@@ -40,7 +40,8 @@ class SqliteLimits:
         self._file = steps.file
         #: The version of their cell, and what it holds; one tuple, so that no thread sees half of a change.
         self._known: tuple[int, Limits | None] = (0, None)
-        self._look_at_ms = 0
+        #: A sender must look from this room time on (`known_to_sender`); in a limited room it must at every send.
+        self.look_at_ms = self._next_look_ms = 0
 
     @property
     def version(self) -> int:
@@ -66,15 +67,16 @@ class SqliteLimits:
 
     def known_to_sender(self, now: int) -> Limits | None:
         """The limits as of two seconds ago at most."""
-        if now >= self._look_at_ms:
-            self._look_at_ms = now + _KNOWN_MS
-            return self.learn()
+        if now >= self._next_look_ms:
+            self._next_look_ms = now + _KNOWN_MS
+            self.learn()
+        self.look_at_ms = 0 if self._known[0] else self._next_look_ms
         return self._known[1]
 
     def changed(self, moment: StepTime) -> None:
         """The limits were written in this step: the index is there from now on, and receivers of what waits look again."""
         self._file.select(self._file.statements["limited_schema"])
-        self._look_at_ms = 0
+        self.look_at_ms = self._next_look_ms = 0
         for to_agent, channel in self._file.execute("ready_boxes"):
             moment.wake_receiver(to_agent, channel)
 

@@ -111,7 +111,7 @@ class SqliteStore(Store):
             steps.enrol(draft.waiter)
             waiter = steps.process_id(draft.waiter)
         moment = steps.moment()
-        if self._limits.may_be_full(draft, moment.now):
+        if moment.now >= self._limits.look_at_ms and self._limits.may_be_full(draft, moment.now):
             return self._put_in_a_step(drafts)
         crashpoints.reached("sqlite.begun")
         id = self._insert(draft, moment, State.READY, draft.to_agent, waiter)
