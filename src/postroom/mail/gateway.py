@@ -329,14 +329,18 @@ class Gateway:
         if limited and self._limit is not None and drafts:
             self._limit.take(drafts[0].from_agent, len(drafts))
         if limited and self._pair_limit is not None:
-            pairs: dict[tuple[str, str], int] = {}
-            for draft in drafts:
-                if draft.to_agent is not None:
-                    pairs[draft.from_agent, draft.to_agent] = pairs.get((draft.from_agent, draft.to_agent), 0) + 1
-            for pair, count in pairs.items():
-                self._pair_limit.take_pair(*pair, count)
+            self._take_pairs(self._pair_limit, drafts)
         if self.hooks.listeners:
             self.hooks.tell("before_send", drafts=drafts)
+
+    def _take_pairs(self, limit: rate_limit.SenderLimit, drafts: Sequence[Draft]) -> None:
+        """Count messages for the rate of each sender to each recipient."""
+        pairs: dict[tuple[str, str], int] = {}
+        for draft in drafts:
+            if draft.to_agent is not None:
+                pairs[draft.from_agent, draft.to_agent] = pairs.get((draft.from_agent, draft.to_agent), 0) + 1
+        for pair, count in pairs.items():
+            limit.take_pair(*pair, count)
 
     def _check(self, drafts: Sequence[Draft]) -> None:
         if len(drafts) == 1:
