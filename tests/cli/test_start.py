@@ -23,7 +23,7 @@ OF_A_LIBRARY = """
     stores.cells stores.sqlite stores.bells.page stores.bells.spinning
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
-    stores.sqlite.transactions stores.sqlite.housekeeping stores.sqlite.limiting
+    stores.sqlite.transactions stores.sqlite.housekeeping stores.sqlite.limiting stores.sqlite.putting stores.sqlite.settling
     mail mail.agent mail.gateway mail.housekeeping mail.leases mail.moved mail.presence mail.received mail.redacting
     mail.ticker mail.view mail.waiting
 """.split()

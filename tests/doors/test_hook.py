@@ -29,7 +29,7 @@ OURS = """
     stores.bells.spinning stores.contract stores.liveness stores.cells stores.sqlite
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
-    stores.sqlite.transactions stores.sqlite.housekeeping stores.sqlite.limiting
+    stores.sqlite.transactions stores.sqlite.housekeeping stores.sqlite.limiting stores.sqlite.putting stores.sqlite.settling
     mail mail.gateway mail.leases mail.moved mail.presence mail.redacting
     doors doors.hosts doors.session_binding doors.hook doors.hook.command doors.hook.entry
     cli cli.exit_codes cli.table

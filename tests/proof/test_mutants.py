@@ -46,7 +46,7 @@ def test_every_test_that_a_layer_names_is_there() -> None:
     "title",
     [
         "stores/tables/steps.py: the fence is forgotten",
-        "stores/sqlite/store.py: a plain send rings nobody",
+        "stores/sqlite/putting.py: a plain send rings nobody",
     ],
 )
 def test_a_mutant_is_found_by_simulation(title: str) -> None:

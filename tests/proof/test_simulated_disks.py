@@ -14,7 +14,7 @@ from postroom.errors import RoomError
 from postroom.stores.files.log import Log
 from postroom.stores.files.store import FilesStore
 from postroom.stores.sqlite.file import SqliteFile
-from postroom.stores.sqlite.store import SqliteStore
+from postroom.stores.sqlite.putting import Puts
 from postroom.testing.simulation import RARE, RARE_ON, plans, simulate
 from postroom.testing.simulation.disk import FILES_POINTS, SQLITE_POINTS
 
@@ -84,15 +84,15 @@ def _set_synchronous(how: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_piece_by_piece(patch: pytest.MonkeyPatch) -> None:
-    put_all = SqliteStore._put_all
+    put_all = Puts.put_all
 
-    def in_pieces(self: SqliteStore, *args: Any) -> list[str]:
+    def in_pieces(self: Puts, *args: Any) -> list[str]:
         ids = put_all(self, *args)
         self._file.commit()
         self._file.begin()
         return ids
 
-    patch.setattr(SqliteStore, "_put_all", in_pieces)
+    patch.setattr(Puts, "put_all", in_pieces)
 
 
 def say_done_when_the_commit_failed(patch: pytest.MonkeyPatch) -> None:

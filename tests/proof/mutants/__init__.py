@@ -150,8 +150,8 @@ _TABLES = (
 
 _SQLITE = (
     Mutant(
-        "stores/sqlite/store.py", "a message comes before its turn",
-        "if state is State.READY and self._is_behind(draft, to_agent):", "if state is State.BLOCKED:",
+        "stores/sqlite/putting.py", "a message comes before its turn",
+        "if state is State.READY and self.is_behind(draft, to_agent):", "if state is State.BLOCKED:",
     ),
     Mutant(
         "stores/sqlite/schema.sql", "an ack alone lets the next of its key wait for ever",
@@ -205,7 +205,7 @@ _SQLITE = (
         "            file.roll_back()\n", "            file.commit()\n",
     ),
     Mutant(
-        "stores/sqlite/store.py", "a plain send rings nobody",
+        "stores/sqlite/putting.py", "a plain send rings nobody",
         "State.READY, draft.to_agent, waiter)\n        steps.ring(moment)\n", "State.READY, draft.to_agent, waiter)\n",
     ),
     Mutant(
@@ -213,15 +213,15 @@ _SQLITE = (
         "if expect not in (ANY, rows[0][1] if rows else 0):", "if expect not in (ANY, expect):",
     ),
     Mutant(
-        "stores/sqlite/store.py", "an answer does not find its waiting asker",
+        "stores/sqlite/settling.py", "an answer does not find its waiting asker",
         "{ticket.id: rows[0][5]})", "{ticket.id: None})",
     ),
     Mutant(
-        "stores/sqlite/store.py", "the last delivery is followed by another",
+        "stores/sqlite/settling.py", "the last delivery is followed by another",
         "        elif count >= most:", "        elif count > most:",
     ),
     Mutant(
-        "stores/sqlite/store.py", "a publication reaches one subscriber of several",
+        "stores/sqlite/putting.py", "a publication reaches one subscriber of several",
         "for (agent,) in agents]", "for (agent,) in agents[:1]]",
     ),
     Mutant(
@@ -253,7 +253,7 @@ _SQLITE = (
         "        except RoomError:\n            self.roll_back()\n            raise\n", "        except RoomError:\n            self.roll_back()\n",
     ),
     Mutant(
-        "stores/sqlite/store.py", "what is put in one step is committed piece by piece",
+        "stores/sqlite/putting.py", "what is put in one step is committed piece by piece",
         '            crashpoints.reached("sqlite.inserted")\n        return ids\n',
         '            crashpoints.reached("sqlite.inserted")\n            self._file.commit()\n            self._file.begin()\n        return ids\n',
     ),

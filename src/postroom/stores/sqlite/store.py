@@ -1,35 +1,30 @@
 """The SQLite store: one file, any number of processes, no server.
 
 Every statement stands in schema.sql. The store is made of parts, each with a file of its own: the open database
-(`file.py`), transactions and what all parts share (`steps.py`), claims (`claiming.py`), reading (`reading.py`) and
-housekeeping (`upkeep.py`). A method of the contract is one step: it takes the room's time once, does its reads and
+(`file.py`), transactions and what all parts share (`transactions.py`), `putting.py`, `claiming.py`, `settling.py`,
+`limiting.py`, `reading.py` and `housekeeping.py`. A method of the contract is one step: it takes the room's time once, does its reads and
 writes in one transaction (or, where no other writer can come in between, in single statements), and rings the bells
 after the commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroom.core import crashpoints
 from postroom.core.clock import Clock, iso
 from postroom.core.config import Config
 from postroom.core.message import (
     FRACTION_BITS,
     MAX_NAME_BYTES,
     Draft,
-    Message,
     MessageWithLedger,
-    id_of,
-    ids_of,
     payload_text,
 )
-from postroom.core.states import NOTES, PUBLIC_NAME, WITHDRAWABLE, State
+from postroom.core.states import NOTES, WITHDRAWABLE, State
 from postroom.core.system.files import why_unwritable
 from postroom.errors import Fault, InvalidMessage
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
@@ -37,7 +32,6 @@ from postroom.stores.bells.sockets import NoBells
 from postroom.stores.contract import (
     ANY,
     LIMITS,
-    OUTCOMES,
     Cell,
     Change,
     Claimed,
@@ -54,7 +48,6 @@ from postroom.stores.contract import (
     Want,
     WorkDone,
     topic_cells,
-    topic_channel,
     topic_message,
     topic_to,
 )
@@ -63,17 +56,15 @@ from . import search
 from .claiming import Claims
 from .file import SqliteFile
 from .housekeeping import SqliteHousekeeping
+from .putting import Puts
 from .reading import RowReading
-from .rows import SEARCH_MARK, Row, StepTime, first_timer, ledger_text, subscription
+from .rows import SEARCH_MARK, Row, ledger_text, subscription
+from .settling import Settlements
 from .transactions import Transactions, whole
 
 if TYPE_CHECKING:
     from postroom.core.search_query import Term
 
-_SETTLED_AS: Final = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
-#: The state of a settled message (None: the ticket no longer counts), and the ids of what was put with it.
-_SettledNow = tuple[State | None, list[str]]
-_NO_WAITERS: Final[Mapping[str, int | None]] = {}
 _from_json = msgspec.json.Decoder().decode
 
 
@@ -94,159 +85,17 @@ class SqliteStore(Store):
         self._upkeep = SqliteHousekeeping(self._steps, config)
         self._limits = self._upkeep.limits
         self._claiming = Claims(self._steps, self._upkeep, config)
+        self._putting = Puts(self._steps, self._upkeep)
+        self._settling = Settlements(self._steps, self._upkeep, self._claiming, self._putting)
         self._reading = RowReading(self._steps, self._claiming.candidates)
 
     # Putting
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        draft = drafts[0] if len(drafts) == 1 else None
-        if (
-            draft is None or draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
-            or self._file.left_open()
-        ):  # fmt: skip
-            return self._put_in_a_step(drafts)
-        # the usual send or question: one statement, with nothing to read before it
-        steps, waiter = self._steps, None
-        if draft.waiter is not None:
-            steps.enrol(draft.waiter)
-            waiter = steps.process_id(draft.waiter)
-        moment = steps.moment()
-        if moment.now >= self._limits.look_at_ms and self._limits.may_be_full(draft, moment.now):
-            return self._put_in_a_step(drafts)
-        crashpoints.reached("sqlite.begun")
-        id = self._insert(draft, moment, State.READY, draft.to_agent, waiter)
-        steps.ring(moment)
-        return [id]
+        return self._putting.put(drafts)
 
-    @whole
-    def _put_in_a_step(self, drafts: Sequence[Draft]) -> list[str]:
-        waiters = {draft.waiter for draft in drafts}
-        for waiter in waiters:
-            self._steps.enrol(waiter)
-        if any([draft.replaces or draft.debounce for draft in drafts]):  # noqa: C419
-            self._upkeep.apply_all_timers()  # a claim that has ended keeps nobody from withdrawing the message
-            self._upkeep.release_the_gone()
-        # lists: an interrupt could leave a generator unfinished
-        with self._steps.step() as moment:
-            if waiters != {None} or self._limits.known_to_sender(moment.now) or any([  # noqa: C419
-                draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
-                for draft in drafts
-            ]):  # fmt: skip
-                return self._put_all(drafts, moment)
-            return self._put_plain(drafts, moment)
-
-    def _put_plain(self, drafts: Sequence[Draft], moment: StepTime) -> list[str]:
-        """Many usual messages, written at once."""
-        to_insert, keys = self._steps.rows.to_insert, self._file.numbers.ticks(len(drafts))
-        self._file.insert_many(
-            to_insert(key, draft, moment, State.READY, draft.to_agent, None)
-            for key, draft in zip(keys, drafts, strict=True)
-        )
-        crashpoints.reached("sqlite.inserted")
-        moment.everyone |= {topic_to(agent) for agent in {draft.to_agent for draft in drafts} if agent is not None}
-        moment.one_each += [topic_channel(draft.channel) for draft in drafts if draft.to_agent is None]
-        return ids_of(keys, self._file.salt)
-
-    def _put_all(
-        self, drafts: Sequence[Draft], moment: StepTime, waiters: Mapping[str, int | None] = _NO_WAITERS
-    ) -> list[str]:
-        """Store them. `waiters` are known to wait for the answers to these questions; of others it is looked up."""
-        ids: list[str] = []
-        for draft in drafts:
-            repeated = [] if draft.idempotency_key is None else self._repeat_of(draft)
-            if repeated:
-                self._file.sync_what_is_there()
-                ids += repeated
-            elif draft.publish:
-                agents = self._file.execute("subscribers", (draft.channel,))
-                ids += [self._insert_in_line(draft, moment, State.READY, agent, None) for (agent,) in agents]
-            else:
-                state, waiter = State.READY, None
-                if draft.waiter is not None:
-                    waiter = self._steps.process_id(draft.waiter)
-                elif draft.answer_to is not None:
-                    known = draft.answer_to in waiters
-                    waiter = waiters[draft.answer_to] if known else self._steps.waiter_of(draft.answer_to)
-                    state = State.READY if waiter is None else State.AWAITED
-                ids.append(self._insert_in_line(draft, moment, state, draft.to_agent, waiter))
-            crashpoints.reached("sqlite.inserted")
-        return ids
-
-    def _repeat_of(self, draft: Draft) -> list[str]:
-        """The ids of what this sender stored under this draft's idempotency key before; [] when it is new."""
-        rows = self._file.execute("by_idempotency_key", (draft.from_agent, draft.idempotency_key))
-        ids = [self._steps.rows.id(key, own_id) for key, own_id, *_ in rows]
-        for id, (_, _, to_agent, *content) in zip(ids, rows, strict=True):
-            same_receiver = draft.publish or to_agent == draft.to_agent
-            if not same_receiver or content != [draft.channel, draft.type, draft.payload_json]:
-                raise InvalidMessage(
-                    "idempotency_key",
-                    f"{draft.idempotency_key!r} was used by {draft.from_agent!r} for another message ({id})",
-                )
-        return ids
-
-    def _insert(self, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None) -> str:
-        key = self._file.insert(self._steps.rows.to_insert(None, draft, moment, state, to_agent, waiter))
-        if state is State.AWAITED:
-            moment.everyone.add(topic_message(draft.answer_to or ""))
-        else:
-            moment.wake_receiver(to_agent, draft.channel)
-        return id_of(key, self._file.salt)
-
-    def _insert_in_line(
-        self, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None
-    ) -> str:
-        """Store a message behind those of its order key, and withdraw what it replaces."""
-        line = (draft.order_key, draft.channel, to_agent)
-        old = [] if draft.replaces is None else [self._steps.key(draft.replaces)]
-        if draft.debounce:
-            old += [key for (key,) in self._file.execute("waiting_in_line", (*line, draft.from_agent))]
-        if old:
-            self._upkeep.apply_due_timers(moment)  # a claim whose lease has ended keeps nobody from withdrawing it
-        if state is State.READY and self._is_behind(draft, to_agent):
-            state = State.BLOCKED
-        id = self._insert(draft, moment, state, to_agent, waiter)
-        for key in old:
-            self._withdraw(key, draft.from_agent, f"replaced by {id}", moment)
-        if self._limits.version:
-            self._limits.check_space(draft, to_agent)
-        return id
-
-    def _is_behind(self, message: Draft | Message, to_agent: str | None) -> bool:
-        """Whether a message that is about to be stored comes behind another one of its order key."""
-        line = (message.order_key, message.channel, to_agent)
-        return message.order_key is not None and bool(self._file.execute("is_behind", line)[0][0])
-
-    def _withdraw(self, key: int, agent: str, reason: str | None, moment: StepTime) -> bool:
-        entry = ledger_text("withdrawn", moment.wall_ms, agent, reason)
-        for own_id, state in self._file.execute("as_it_is", (key,)):
-            if self._file.change("withdraw", (key, agent, entry)):
-                moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
-                if state != State.BLOCKED:
-                    self._let_the_next_pass(key, moment)
-                for _, channel, _, _ in self._file.execute("group_of", (key,)) if self._limits.learn() else ():
-                    self._limits.made_space(channel, moment)
-                return True
-        return False
-
-    def _let_the_next_pass(self, key: int, moment: StepTime) -> None:
-        for order_key, channel, to_agent in self._file.execute("line_of", (key,)):
-            self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
-
-    @whole
     def restore(self, messages: Sequence[MessageWithLedger]) -> int:
-        steps, file = self._steps, self._file
-        with steps.step() as moment:
-            new = [message for message in messages if not file.execute("get", (steps.key(message.id),))]
-            for message in new:
-                is_behind = self._is_behind(message, message.to_agent)
-                row = steps.rows.to_restore(message, file.numbers.ticks(2), moment, is_behind=is_behind)
-                file.execute("restore", row)
-                moment.everyone.add(topic_message(message.id))
-                if message.exact_state in WITHDRAWABLE:
-                    moment.wake_receiver(message.to_agent, message.channel)
-            self._upkeep.next_look = 0  # the timers of some may have run out
-        return len(new)
+        return self._putting.restore(messages)
 
     # Claiming
 
@@ -268,108 +117,7 @@ class SqliteStore(Store):
         puts: Sequence[Draft] = (),
         claim_next: Want | None = None,
     ) -> Settled:
-        if outcome not in OUTCOMES:
-            raise ValueError(f"there is no outcome {outcome!r}; the outcomes are: {', '.join(OUTCOMES)}")
-        if outcome in _SETTLED_AS and not puts and claim_next is None and not self._file.left_open():
-            moment = self._steps.moment()
-            crashpoints.reached("sqlite.begun")
-            state = _SETTLED_AS[outcome]
-            if self._ack(ticket, state, detail, moment) or self._end(ticket, state, detail, moment, "finish_alone"):
-                self._limits.freed_by_key(self._steps.key(ticket.id), moment)
-                self._steps.ring(moment)
-                return Settled(True, state, [], None)
-            # a stale ticket; or an order key, whose next message is let pass in the same step
-        return self._settle_in_a_step(claim_next, partial(self._settle_now, ticket, outcome, detail, delay_s, puts))
-
-    @whole
-    def _settle_in_a_step(self, claim_next: Want | None, settle: Callable[[StepTime], _SettledNow]) -> Settled:
-        if claim_next is not None:
-            self._upkeep.check_owners_alive()
-            self._steps.enrol(claim_next.owner)
-        with self._steps.step() as moment:
-            state, ids = settle(moment)
-            crashpoints.reached("sqlite.settled")
-            found = None if claim_next is None else self._claiming.claim_now(claim_next, moment)
-        claimed = None if found is None else self._claiming.claimed(found, moment)
-        if claimed is not None:
-            self._claiming.expect_nothing(claimed)
-        return Settled(state is not None, state, ids, claimed)
-
-    def _settle_now(
-        self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: StepTime
-    ) -> _SettledNow:
-        self._limits.freed_by_key(self._steps.key(ticket.id), moment)
-        if outcome in _SETTLED_AS and not puts:
-            state = _SETTLED_AS[outcome]
-            return (state if self._finish(ticket, state, detail, moment) else None), []
-        rows = self._file.execute("held", (self._steps.key(ticket.id), ticket.token))
-        if not rows:
-            return None, []
-        # before the question ends, so that its answer still finds the waiter
-        ids = self._put_all(puts, moment, {ticket.id: rows[0][5]})
-        if outcome not in _SETTLED_AS:
-            return self._put_back(ticket, rows[0], outcome, detail, delay_s, moment), ids
-        state = _SETTLED_AS[outcome]
-        said = ids[0] if outcome == "answered" and ids else detail
-        self._finish(ticket, state, said, moment, is_ordered=rows[0][6] is not None)
-        return state, ids
-
-    def _finish(
-        self, ticket: Ticket, state: State, detail: str | None, moment: StepTime, *, is_ordered: bool | None = None
-    ) -> bool:
-        """End a message, if the ticket still counts, and let the next of its order key pass. In a step.
-
-        Whether it has such a key is looked up, unless it is known.
-        """
-        if self._ack(ticket, state, detail, moment):
-            return True  # it has none
-        held = self._end(ticket, state, detail, moment, "finish")
-        if held and is_ordered is not False:
-            self._let_the_next_pass(self._steps.key(ticket.id), moment)
-        return held
-
-    def _ack(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime) -> bool:
-        """End a message without an order key by its claimer's ack: there is nothing more to tell than that."""
-        if state is not State.ACKED or detail is not None:
-            return False
-        if not self._file.change("ack", (self._steps.key(ticket.id), ticket.token, ticket.agent, moment.wall_ms)):
-            return False
-        moment.everyone.add(topic_message(ticket.id))
-        return True
-
-    def _end(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime, statement: str) -> bool:
-        """End a message by that statement, if the ticket still counts."""
-        error = detail if state in (State.DEAD, State.REFUSED) else None
-        entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
-        if not self._file.change(statement, (self._steps.key(ticket.id), ticket.token, int(state), error, entry)):
-            return False
-        moment.everyone.add(topic_message(ticket.id))
-        return True
-
-    def _put_back(
-        self, ticket: Ticket, row: Row, outcome: str, detail: str | None, delay_s: float, moment: StepTime
-    ) -> State:
-        """Ready again: after a failure, perhaps later ("retry"), or as if it had not been claimed ("returned")."""
-        count, most, expires, to_agent, channel, _, order_key = row
-        key, state = self._steps.key(ticket.id), State.READY
-        moment.everyone.add(topic_message(ticket.id))
-        if outcome == "returned":
-            self._file.change("return", (key, ledger_text("returned", moment.wall_ms, ticket.agent, detail)))
-        elif count >= most:
-            state = self._upkeep.mark_dead(key, detail or "no reason given", ticket.agent, moment)
-            if order_key is not None:
-                self._upkeep.let_the_next_pass(order_key, channel, to_agent, moment)
-            return state
-        else:
-            wake_at = expires
-            if delay_s > 0:
-                state, wake_at = State.DELAYED, first_timer(moment.now, delay_s, expires)
-            entry = ledger_text("retried", moment.wall_ms, ticket.agent, detail)
-            self._file.change("retry", (key, int(state), wake_at, detail, entry))
-            crashpoints.reached("sqlite.retried")
-        self._upkeep.next_look = 0  # its timer may have run out while it was held
-        moment.wake_receiver(to_agent, channel)
-        return state
+        return self._settling.settle(ticket, outcome, detail, delay_s, puts, claim_next)
 
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         return self._claiming.extend(ticket, lease_s)
@@ -407,7 +155,7 @@ class SqliteStore(Store):
         with self._steps.step() as moment:
             self._upkeep.apply_due_timers(moment)
             known = {id: self._steps.key(id) for id in ids}
-            return [id for id, key in known.items() if self._withdraw(key, agent, reason, moment)]
+            return [id for id, key in known.items() if self._putting.withdraw(key, agent, reason, moment)]
 
     @whole
     def requeue(self, ids: Iterable[str]) -> list[str]:
@@ -567,7 +315,7 @@ class SqliteStore(Store):
             rows = self._file.execute("cell_read", (name,))
             if not rows or rows[0][1] != expect:
                 return None
-            ids = self._put_all(drafts, moment)
+            ids = self._putting.put_all(drafts, moment)
             moment.everyone.add(topic_cells(name))
             version = self._write_cell(name, text)
         self._last_cell = (name, version)
