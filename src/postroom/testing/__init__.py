@@ -21,6 +21,7 @@ _PARTS = (
     "putting",
     "claiming",
     "ordering",
+    "withdrawing",
     "limiting",
     "settling",
     "timing",
@@ -43,12 +44,13 @@ from .restoring import Restoring  # noqa: E402
 from .settling import Settling  # noqa: E402
 from .timing import Timing  # noqa: E402
 from .waking import Waking  # noqa: E402
+from .withdrawing import Withdrawing  # noqa: E402
 from .workbench import StoreBench, gone_process, together  # noqa: E402
 
 __all__ = ["StoreBench", "StoreContract", "gone_process", "together"]
 
 
 class StoreContract(
-    Putting, Claiming, Ordering, Limiting, Settling, Timing, Asking, Reading, Keeping, Restoring, Waking
+    Putting, Claiming, Ordering, Withdrawing, Limiting, Settling, Timing, Asking, Reading, Keeping, Restoring, Waking
 ):
     """Every promise of `postroom.stores.contract`. Derive from it, and say how to open your store."""

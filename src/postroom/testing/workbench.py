@@ -111,6 +111,15 @@ class StoreBench:
     def want(self, agent: str = "bob", **fields: Any) -> Want:
         return Want(**{"agent": agent, "lease_s": 30.0, **fields})
 
+    def keyed(self, key: str = "pr-7", to: str | None = "bob", text: str = "hello", **fields: Any) -> str:
+        """Put one message with an order key; its id."""
+        return self.send(to, text, order_key=key, **fields)
+
+    def next(self, agent: str = "bob", **fields: Any) -> str | None:
+        """The id of what the next claim gives, or None. It stays claimed."""
+        deliveries = self.claim(agent, **fields)
+        return deliveries[0].message.id if deliveries else None
+
     def claim(self, agent: str = "bob", **fields: Any) -> list[Delivery]:
         return self.store.claim(self.want(agent, **fields)).deliveries
 

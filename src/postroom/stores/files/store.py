@@ -9,7 +9,7 @@ between the log and the tree leaves the rest to the next holder of the lock.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -155,20 +155,15 @@ class FilesStore(TableStore):
         One that lies behind what happened here is of another clock.
         """
         now_ms = (about.base_ns + self.clock.steady_ns()) // 1_000_000
-        return self._attendance.open_twice() and now_ms >= self._last_ms()
-
-    def _last_ms(self) -> int:
-        """The room's time when something last happened."""
-        room = self._tables()
-        last_us = max(self._log.last_key_us(), max(map(us_of_key, room.rows), default=0))
-        return max(last_us // 1000, max((row.since_ms for row in room.rows.values()), default=0))
+        return self._attendance.open_twice() and now_ms >= _last_ms(self._tables(), self._log)
 
     def _after_boot(self, about: About) -> None:
         """The first to come after a boot fixes the room's time, for all, behind everything that happened before.
 
         The machine may have lost power: the tree follows the whole log once more, and what the log lost is taken in.
         """
-        room, last_ms = self._tables(), self._last_ms()
+        room = self._tables()
+        last_ms = _last_ms(room, self._log)
         strays = self._intake.strays(room)
         numbered_ms = [us_of_key(key) // 1000 for key in strays.values() if key is not None]
         believed_ms = max(last_ms, self.clock.wall_ms()) + _LOST_MS
@@ -219,7 +214,7 @@ class FilesStore(TableStore):
                 self._room = None
                 self._first_line = 0
         except FileNotFoundError:
-            raise self._how_lost() from None
+            raise _how_lost(self._tree, self._log) from None
 
     def _new_tables(self) -> FileTables:
         about = self._about
@@ -476,14 +471,6 @@ class FilesStore(TableStore):
             how = "moved away or replaced" if self.folder.exists() else "deleted or moved away"
             raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and reopen it")
 
-    def _how_lost(self) -> RoomGone:
-        """Why there is no log where it was."""
-        with suppress(OSError):
-            layout = read_layout(self._tree)
-            if layout != LAYOUT:
-                return layouts.upgraded(self.folder, layout, LAYOUT)
-        return RoomGone(f"{self._log.path} is gone; its room was deleted or moved away while it was open")
-
     def why_only_looking(self) -> str:
         return self._looks or why_unwritable(self.folder)
 
@@ -498,20 +485,13 @@ class FilesStore(TableStore):
     @whole
     def _tidy(self) -> None:
         with self.step(look=False) as room:
-            self._clear_up(room)
+            for path in _left_behind(self._tree, room, self.process_alive):
+                self._tree.unlink(path)
         if self._log.size() - self._first_line > max(self.log_growth_bytes, self._first_line):
             with self._log.locked():
                 room = self._caught_up()
                 with suppress(OSError):  # the log stays as long as it is
                     self._log.begin_anew(room.whole(self._log.base + self._log.place))
-
-    def _clear_up(self, room: FileTables) -> None:
-        """Remove what processes that died had not finished writing."""
-        needed = {row.before for row in room.rows.values()}
-        for path in [f"{TEMP}/{name}" for name in self._tree.names(TEMP)]:
-            writer = path.rpartition("/")[2].partition("~")[0]
-            if path not in needed and self.process_alive(writer) is False:
-                self._tree.unlink(path)
 
     def close(self) -> None:
         if self._pid != os.getpid():
@@ -552,3 +532,29 @@ def _unwritten(folder: Path, why: str | None) -> RoomUnreachable:
     return RoomUnreachable(
         f"{folder} cannot be written: {why}. The room can be read but not written; nothing was changed"
     )
+
+
+def _last_ms(room: FileTables, log: Log) -> int:
+    """The room's time when something last happened."""
+    last_us = max(log.last_key_us(), max(map(us_of_key, room.rows), default=0))
+    return max(last_us // 1000, max((row.since_ms for row in room.rows.values()), default=0))
+
+
+def _how_lost(tree: Tree, log: Log) -> RoomGone:
+    """Why there is no log where it was."""
+    with suppress(OSError):
+        layout = read_layout(tree)
+        if layout != LAYOUT:
+            return layouts.upgraded(tree.root, layout, LAYOUT)
+    return RoomGone(f"{log.path} is gone; its room was deleted or moved away while it was open")
+
+
+def _left_behind(tree: Tree, room: FileTables, process_alive: Callable[[str], bool | None]) -> list[str]:
+    """What processes that died had not finished writing."""
+    needed = {row.before for row in room.rows.values()}
+    paths = (f"{TEMP}/{name}" for name in tree.names(TEMP))
+    return [
+        path
+        for path in paths
+        if path not in needed and process_alive(path.rpartition("/")[2].partition("~")[0]) is False
+    ]
