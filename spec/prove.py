@@ -78,12 +78,14 @@ RUNS = (
     Run("message", {"RECEIVERS": 2, "MESSAGES": 3, "CRASHES": 1, "JUMPS": 1, "FAVOURS": 0}),
     Run("order", {"RECEIVERS": 2, "MESSAGES": 3, "CRASHES": 1}),
     Run("order", {"RECEIVERS": 2, "MESSAGES": 4, "CRASHES": 0, "FAVOURS": 0}),
+    Run("limits", {"RECEIVERS": 2, "MESSAGES": 3, "CRASHES": 1, "CHANGES": 4}),
     Run("task", {"WORKERS": 3, "CRASHES": 1, "TOKENS": 2}),
     *SMALL,
 )
 QUICK = (
     Run("message", {"RECEIVERS": 2, "MESSAGES": 2, "CRASHES": 1, "JUMPS": 1}),
     Run("order", {"RECEIVERS": 1, "MESSAGES": 3, "CRASHES": 1}),
+    Run("limits", {"RECEIVERS": 2, "MESSAGES": 2, "CRASHES": 1, "CHANGES": 2}),
     *SMALL,
 )
 
@@ -166,6 +168,19 @@ MUTANTS = (
         "order", "a withdrawal lets nobody pass", "-> take_back(m) :: else fi;\n    let_the_next_pass();",
         "-> take_back(m) :: else fi;", "6_the_next_of_a_key_passes",
     ),
+    Mutant("limits", "one too many is given", "running < most && !(rated", "running <= most && !(rated", "limits_are_never_exceeded"),
+    Mutant(
+        "limits", "a late holder has its message again beside another",
+        "(message[m].state == claimed || running < most)", "true", "limits_are_never_exceeded",
+    ),
+    Mutant("limits", "what a dead process held is never free", "(message[m].left == 0 || message[m].owner == GONE)",
+           "(message[m].left == 0 && message[m].owner != GONE)", "5_a_kill_leaks_nothing"),
+    Mutant("limits", "the bucket is not written", "if :: rated -> used = 1; taken++", "if :: rated -> taken++",
+           "rates_are_never_exceeded"),
+    Mutant("limits", "a pause is not looked at", "got < MESSAGES && !paused && running", "got < MESSAGES && running",
+           "a_pause_gives_nothing"),
+    Mutant("limits", "a bucket stays empty", "    used = 0;\n    taken = 0;\n    for", "    taken = 0;\n    for",
+           "5_a_kill_leaks_nothing"),
     Mutant("cells", "the comparison is forgotten", "(expect == ANY || expect == version)", "true",
            "no_write_is_overwritten_unseen"),
     Mutant("cells", "versions begin anew after a deletion", "version = NOT_THERE; value = 0;",
@@ -210,7 +225,7 @@ def bound(*more: str, **bounds: int) -> tuple[str, ...]:
 
 
 def message_transitions_of(step: str) -> Iterator[str]:
-    """The transitions that a step of message.pml or order.pml is one of: what was done, its outcome, and how each message changed.
+    """The transitions that a step of message.pml, order.pml or limits.pml is one of: what was done, its outcome, and how each message changed.
 
     A message that the step is about counts as it was written down and as it was seen; another, only when it changed.
     """
@@ -280,6 +295,18 @@ MODELS = {
         ),
         message_transitions_of,
         300,
+    ),
+    "limits": Model(
+        tuple(
+            bound(RECEIVERS=receivers, MESSAGES=messages, CRASHES=2, CHANGES=changes, TRACE=40)
+            for receivers, messages, changes in ((2, 3, 6), (1, 2, 4), (3, 4, 4), (2, 2, 8))
+        ),
+        (
+            bound(RECEIVERS=2, MESSAGES=2, CRASHES=1, CHANGES=2),
+            bound(RECEIVERS=1, MESSAGES=2, CRASHES=0, CHANGES=4),
+        ),
+        message_transitions_of,
+        200,
     ),
     "cells": Model(
         tuple(bound(WRITERS=writers, WRITES=6, TRACE=30) for writers in (1, 2, 3)),

@@ -1,8 +1,9 @@
 """Replays traces of the specification (spec/*.pml) on a store: each step is done, and then what is there is compared.
 
 A trace is a list of lines, as its model told them (spec/prove.py). The first word of a line is the step, and for each
-there is a method of that name in the model's own replay: replayed_messages.py, replayed_order.py,
-replayed_cells.py, replayed_tasks.py, replayed_sessions.py. A method that finds something else than its line says fails an assertion.
+there is a method of that name in the model's own replay: replayed_messages.py, replayed_order.py, replayed_limits.py,
+replayed_cells.py, replayed_tasks.py, replayed_sessions.py. A method that finds something else than its line says fails
+an assertion.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 spec/traces.txt.gz has traces with every transition of the four files, attempts that are refused among them, so that the
 suite needs no Spin. With Spin, the long tests exhaust the specification, break it, and replay 10,000 traces of messages
-and 15,000 of order keys, cells, tasks and sessions on each store.
+and 18,000 of order keys, limits, cells, tasks and sessions on each store.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from spec import prove
 from tests.proof.replayed_cells import CellReplay
+from tests.proof.replayed_limits import LimitReplay
 from tests.proof.replayed_messages import MessageReplay
 from tests.proof.replayed_order import OrderReplay
 from tests.proof.replayed_sessions import SessionReplay
@@ -32,11 +33,11 @@ from postroom.core.message import Draft
 from postroom.sessions.record import Failure, SessionRecord
 from postroom.stores import open_store
 from postroom.stores.cells import update
-from postroom.stores.contract import ANY, Cell, Claimed, Settled, Store, Ticket, Want
+from postroom.stores.contract import ANY, LIMITS, Cell, Claimed, Settled, Store, Ticket, Want
 from postroom.stores.memory.store import MemoryStore
 
 REPLAYS: dict[str, type[Replay]] = {
-    "message": MessageReplay, "order": OrderReplay, "cells": CellReplay, "task": TaskReplay, "session": SessionReplay,
+    "message": MessageReplay, "order": OrderReplay, "limits": LimitReplay, "cells": CellReplay, "task": TaskReplay, "session": SessionReplay,
 }  # fmt: skip
 #: A room gets so many traces, one after the other, before there is a new one. A look at a whole room, as a sweep is, costs
 #: files and NATS more the more is in it; a new room costs them more, too.
@@ -44,7 +45,7 @@ TRACES_IN_A_ROOM = {"memory": 100, "sqlite": 100, "files": 20, "nats": 10}
 #: In the suite each store replays every so-manieth trace of the corpus: a step takes longer on some of them.
 EVERY = {"memory": 1, "sqlite": 1, "files": 8, "nats": 12}
 #: Traces that the long tests replay on each store, and the parts in which they do.
-LONG = {"message": 10_000, "order": 5_000, "cells": 2_000, "task": 5_000, "session": 3_000}
+LONG = {"message": 10_000, "order": 5_000, "limits": 3_000, "cells": 2_000, "task": 5_000, "session": 3_000}
 PARTS = {"memory": 4, "sqlite": 5, "files": 10, "nats": 20}
 
 
@@ -111,7 +112,8 @@ def test_the_traces_are_of_the_specification_as_it_is(file: str, corpora: dict[s
 
 
 @pytest.mark.parametrize(
-    ("file", "transitions"), [("message", 300), ("order", 200), ("cells", 15), ("task", 300), ("session", 50)]
+    ("file", "transitions"),
+    [("message", 300), ("order", 200), ("limits", 40), ("cells", 15), ("task", 300), ("session", 50)],
 )
 def test_every_transition_of_the_specification_has_a_trace(
     file: str, transitions: int, corpora: dict[str, prove.Corpus]
@@ -239,9 +241,19 @@ class Greedy(MemoryStore):
         return super().withdraw(named, senders[0] if senders else agent, reason)
 
 
+class Unlimited(MemoryStore):
+    """A store with a fault: it knows of no limits."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(Config(), clock)
+
+    def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
+        return 1 if name == LIMITS else super().cell_write(name, value, expect)
+
+
 @pytest.mark.parametrize(
     ("file", "store"),
-    [("message", Unfenced), ("message", Generous), ("order", Orderless), ("order", Greedy), ("cells", Blind), ("task", Blind), ("session", Blind)],
+    [("message", Unfenced), ("message", Generous), ("order", Orderless), ("order", Greedy), ("limits", Unlimited), ("cells", Blind), ("task", Blind), ("session", Blind)],
 )  # fmt: skip
 def test_a_store_with_a_fault_is_found_by_the_traces(
     file: str, store: Rooms, sleepers: Sleepers, corpora: dict[str, prove.Corpus]
@@ -325,6 +337,7 @@ def test_a_session_with_a_fault_is_found_by_the_traces(
 OUTCOMES = {
     "message": ({"settle", "extend", "heartbeat", "requeue", "fetch"}, 4, ("yes", "nothing")),
     "order": ({"settle", "extend", "withdraw", "requeue"}, 4, ("yes", "nothing")),
+    "limits": ({"settle", "extend"}, 4, ("yes", "nothing")),
     "cells": ({"change", "remove", "create"}, 2, ("yes", "refused")),
     "task": ({"report", "act"}, 3, ("yes", "no")),
     "session": ({"send", "join"}, 2, ("yes", "refused")),
