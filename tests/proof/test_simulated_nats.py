@@ -74,7 +74,7 @@ def test_a_room_on_the_simulated_server_does_what_the_specification_says(
 class TestSimulatedNats(StoreContract):
     """The contract of stores, over the simulated server."""
 
-    lacks = ("exact_fifo", "switchboard", "limits")
+    lacks = ("exact_fifo", "switchboard")
     networks: dict[Path, Network] = {}  # noqa: RUF012  one for each test
 
     def open(self, clock: Clock, config: Config) -> Store:
