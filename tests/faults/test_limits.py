@@ -25,7 +25,7 @@ from postroom.stores.contract import LIMITS, Query
 from postroom.stores.gates import ChannelLimits, LimitRule, Limits, limits_cell
 from postroom.stores.nats.entries import is_there, unpack
 
-from .programs.limits import CHANNEL
+from .programs.limits import AGENTS, CHANNEL
 from .support import Nursery, count, in_parts, journal, seed
 
 WORKERS = 8
@@ -85,7 +85,16 @@ def claims_counted(store: str, url: str) -> Iterator[list[int]]:
 def run(nursery: Nursery, store: str, tmp_path: Path, messages: int, kills: int) -> str:
     """Let eight workers do all of it beside that many kills; what is to be told of it."""
     url, notes = url_of(store, tmp_path / "room"), tmp_path / "notes"
-    chance, born, killed = random.Random(seed()), 0, dict[int, int]()
+    chance, killed = random.Random(seed()), dict[int, int]()
+    born = 0
+
+    def give_birth() -> int:
+        nonlocal born
+        born += 1
+        return nursery.fork(
+            "limits.worker", url=url, agent=AGENTS[born % len(AGENTS)], journal=str(notes), seed=seed() + born
+        )
+
     began = time.monotonic()
     with postroom.open(url) as room:
         room.store.cell_write(LIMITS, limits_cell(Limits({CHANNEL: ChannelLimits((LimitRule(concurrent=AT_ONCE),))})))
@@ -94,15 +103,14 @@ def run(nursery: Nursery, store: str, tmp_path: Path, messages: int, kills: int)
         alive: list[int] = []
         for _ in range(kills):
             while len(alive) < WORKERS:
-                alive.append(nursery.fork("limits.worker", url=url, journal=str(notes), seed=seed() + born))
-                born += 1
+                alive.append(give_birth())
             time.sleep(chance.random() * 0.2)
             victim = alive.pop(chance.randrange(len(alive)))
             killed[victim] = nursery.kill(victim)
         nursery.finish(sending)
         with postroom.open(url) as room:
             room.store.cell_write("sent", True)
-        alive.append(nursery.fork("limits.worker", url=url, journal=str(notes), seed=seed() + born))
+        alive += [give_birth() for _ in AGENTS]  # the others of one agent may all have been killed
         nursery.finish(*alive)
     lines = journal.read(notes)
     assert 1 < most_at_once(lines, killed) <= AT_ONCE
@@ -110,7 +118,9 @@ def run(nursery: Nursery, store: str, tmp_path: Path, messages: int, kills: int)
     with postroom.open(url) as room:
         assert room.store.count(Query(states=frozenset({State.ACKED}))) == messages
     claims, took_s = sum(line.event == "claimed" for line in lines), time.monotonic() - began
-    return f"limits ({store}): {messages} messages, {claims} claims by {born + 1} workers, {kills} killed, in {took_s:.0f} s"
+    return (
+        f"limits ({store}): {messages} messages, {claims} claims by {born} workers, {kills} killed, in {took_s:.0f} s"
+    )
 
 
 @pytest.mark.slow

@@ -19,10 +19,12 @@ from postroom.stores.nats.entries import decode_gate, gate_subject
 from postroom.stores.nats.limits import LIMITS_SUBJECT
 from postroom.stores.nats.store import NatsStore
 from postroom.stores.nats.wire import Committed, IsMine, StoredEntry, Write
+from postroom.testing.workbench import gone_process
 
 pytestmark = pytest.mark.slow
 
 Opener = Callable[[], NatsStore]
+AGENTS = ("bob", "eve")
 
 
 @pytest.fixture
@@ -42,10 +44,14 @@ def open_store(clock: ManualClock) -> Iterator[Opener]:
 
 @pytest.fixture
 def deaf(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> tuple[NatsStore, NatsStore]:
-    """The room, opened twice; both have looked for mail, and hear nothing of the servers' hints."""
+    """The room, opened twice; both have looked for mail, and hear nothing of the servers' hints.
+
+    Each has its own mail: else the replacing of one and the same message would tell them of each other.
+    """
     one, other = open_store(), open_store()
     for store in (one, other):
         claim(store)
+        claim(store, agent="eve")
         monkeypatch.setattr(store._room.follower, "_heard", lambda *_: None)
     return one, other
 
@@ -68,18 +74,30 @@ def learn_of_limits(clock: ManualClock) -> None:
     clock.advance(2.1)
 
 
+def fill(deaf: tuple[NatsStore, NatsStore], count: int) -> None:
+    """So many messages for each, which it knows for having put them."""
+    for store, agent in zip(deaf, AGENTS, strict=True):
+        store.put([job(to_agent=agent) for _ in range(count)])
+
+
+def take_turns(deaf: tuple[NatsStore, NatsStore], turns: int) -> list[Delivery]:
+    """Both claim one of their own, again and again."""
+    return [delivery for turn in range(turns) for delivery in claim(deaf[turn % 2], 1, agent=AGENTS[turn % 2])]
+
+
 def test_claimers_that_hear_nothing_of_each_other_do_not_pass_a_limit_together(
     deaf: tuple[NatsStore, NatsStore], clock: ManualClock
 ) -> None:
     limit(deaf[0], LimitRule(concurrent=3))
-    deaf[0].put([job() for _ in range(9)])
+    fill(deaf, 9)
     learn_of_limits(clock)
 
-    came = [delivery for turn in range(6) for delivery in claim(deaf[turn % 2], 1)]
+    came = take_turns(deaf, 8)
     assert len(came) == 3
 
     deaf[1].settle(came[1].ticket, "acked")
-    assert [len(claim(store)) for store in (deaf[1], *deaf)] == [1, 0, 0]
+    assert len(claim(deaf[1], agent="eve")) == 1
+    assert take_turns(deaf, 2) == []
 
 
 def test_a_gate_that_does_not_list_all_claims_hides_none_of_them(
@@ -87,16 +105,30 @@ def test_a_gate_that_does_not_list_all_claims_hides_none_of_them(
 ) -> None:
     one, other = deaf
     limit(one, LimitRule(concurrent=101))
-    one.put([job() for _ in range(110)])
+    fill(deaf, 110)
     learn_of_limits(clock)
-    assert len(claim(other, 1)) == 1
+    assert len(claim(other, 1, agent="eve")) == 1
 
     assert len(claim(one)) == 100
 
     gate = one._room.wire.last_now(gate_subject("jobs"))
     assert gate is not None
     assert len(decode_gate(gate.data).claims) < 101
-    assert claim(other) == []
+    assert claim(other, agent="eve") == []
+
+
+def test_claims_from_before_a_limit_count_also_where_nobody_heard_of_them(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock
+) -> None:
+    one, other = deaf
+    fill(deaf, 3)
+    limit(one, LimitRule(concurrent=2))
+    assert len(claim(one, 1)) == 1
+    assert len(claim(other, agent="eve")) == 3  # it has not heard of the limit
+
+    limit(one, LimitRule(concurrent=4))
+
+    assert claim(one) == []
 
 
 def test_a_gate_forgets_claims_that_have_ended(open_store: Opener) -> None:
@@ -117,12 +149,12 @@ def test_a_rate_holds_among_claimers_that_hear_nothing_of_each_other(
     deaf: tuple[NatsStore, NatsStore], clock: ManualClock
 ) -> None:
     limit(deaf[0], LimitRule(per_s=1, burst=2))
-    deaf[0].put([job() for _ in range(9)])
+    fill(deaf, 9)
     learn_of_limits(clock)
 
-    assert sum(len(claim(deaf[turn % 2], 1)) for turn in range(6)) == 2
+    assert len(take_turns(deaf, 6)) == 2
     clock.advance(1)
-    assert sum(len(claim(deaf[turn % 2], 1)) for turn in range(6)) == 1
+    assert len(take_turns(deaf, 6)) == 1
 
 
 def test_a_late_holder_that_has_not_heard_of_its_end_does_not_extend_past_the_limit(
@@ -159,6 +191,35 @@ def test_who_has_heard_of_no_limit_learns_of_it_in_two_seconds(
     assert claim(other) == []
     with pytest.raises(MailboxFull):
         other.put([job(), job()])
+
+
+def test_a_claim_with_an_end_takes_no_more_than_the_limit_allows(open_store: Opener) -> None:
+    store = open_store()
+    limit(store, LimitRule(concurrent=2))
+    store.put([job() for _ in range(9)])
+    (first, _) = claim(store)
+
+    settled = store.settle(
+        first.ticket, "acked", claim_next=Want(agent="bob", lease_s=30.0, channels=("jobs",), limit=9)
+    )
+
+    assert settled.claimed is not None
+    assert len(settled.claimed.deliveries) == 1
+
+
+def test_a_claim_by_id_takes_what_a_process_held_of_which_nobody_has_noticed_yet_that_it_is_gone(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    limit(store, LimitRule(concurrent=1))
+    (id,) = store.put([job()])
+    assert len(claim(store, owner=gone_process())) == 1
+    monkeypatch.setattr(store._room, "bury_the_gone", lambda: None)
+
+    (delivery,) = claim(store, ids=(id,))
+
+    assert [line.event for line in store.get(id).ledger] == ["stored", "claimed", "released", "claimed"]  # type: ignore[union-attr]
+    assert store.settle(delivery.ticket, "acked").held
 
 
 def test_a_claim_whose_reply_was_lost_counts_and_is_given(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

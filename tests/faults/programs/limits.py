@@ -9,12 +9,14 @@ from collections import deque
 import postroom
 from postroom.core.states import FINISHED, State
 from postroom.core.system.process import this_process
-from postroom.stores.contract import Delivery, Query, Store, Want, topic_channel
+from postroom.stores.contract import Delivery, Query, Store, Want, topic_channel, topic_to
 
 from .journal import Journal
 from .rooms import UNTIRING, letter
 
 CHANNEL = "work"
+#: Every other message is for anyone, the others are for these: claimers meet at the limit, not at the same message.
+AGENTS = ("bob", "eve", "cy", "dan")
 #: A lease that ends while its holder works.
 SHORT_S = 0.01
 
@@ -24,21 +26,25 @@ def sender(url: str, messages: int, at_once: int = 50) -> None:
     with postroom.open(url) as room:
         for start in range(0, messages, at_once):
             numbers = range(start, min(start + at_once, messages))
-            room.store.put([letter(None, {"n": n}, channel=CHANNEL, max_deliveries=UNTIRING) for n in numbers])
+            room.store.put([
+                letter(None if n % 2 else AGENTS[n // 2 % 4], {"n": n}, channel=CHANNEL, max_deliveries=UNTIRING)
+                for n in numbers
+            ])  # fmt: skip
 
 
 class Worker:
     """Claims, holds and settles; and writes down from when to when it held each message under a lease."""
 
-    def __init__(self, store: Store, journal: str, seed: int) -> None:
+    def __init__(self, store: Store, agent: str, journal: str, seed: int) -> None:
         self._store = store
+        self._agent = agent
         self._note = Journal(journal).note
         self._chance = random.Random(seed)
         self._held: deque[tuple[Delivery, bool]] = deque()
 
     def work(self) -> None:
         """Until nothing is open any more."""
-        with self._store.listen([topic_channel(CHANNEL)]) as waiter:
+        with self._store.listen([topic_channel(CHANNEL), topic_to(self._agent)]) as waiter:
             while True:
                 want, is_short = self._want(self._chance.choice((1, 1, 3)))
                 self._take(self._store.claim(want).deliveries, is_short)
@@ -53,7 +59,7 @@ class Worker:
         is_short = self._chance.random() < 0.1
         lease_s = SHORT_S if is_short else 600.0
         owner = self._store.process or this_process()
-        return Want(agent="bob", lease_s=lease_s, channels=(CHANNEL,), owner=owner, limit=limit), is_short
+        return Want(agent=self._agent, lease_s=lease_s, channels=(CHANNEL,), owner=owner, limit=limit), is_short
 
     def _take(self, deliveries: list[Delivery], is_short: bool) -> None:
         for delivery in deliveries:
@@ -76,12 +82,11 @@ class Worker:
             self._take(settled.claimed.deliveries, next_is_short)
 
     def _is_over(self) -> bool:
-        is_open = frozenset(State) - FINISHED
         sent = self._store.cell_read("sent")
-        return sent is not None and not self._store.find(Query(states=is_open, limit=1)).messages
+        return sent is not None and not self._store.find(Query(states=frozenset(State) - FINISHED, limit=1)).messages
 
 
-def worker(url: str, journal: str, seed: int) -> None:
+def worker(url: str, agent: str, journal: str, seed: int) -> None:
     """Work until all that was sent is done."""
     with postroom.open(url) as room:
-        Worker(room.store, journal, seed).work()
+        Worker(room.store, agent, journal, seed).work()
