@@ -213,7 +213,7 @@ def test_a_claim_by_id_takes_what_a_process_held_of_which_nobody_has_noticed_yet
     store = open_store()
     limit(store, LimitRule(concurrent=1))
     (id,) = store.put([job()])
-    assert len(claim(store, owner=gone_process())) == 1
+    assert len(claim(store, 1, owner=gone_process())) == 1
     monkeypatch.setattr(store._room, "bury_the_gone", lambda: None)
 
     (delivery,) = claim(store, ids=(id,))
