@@ -370,7 +370,6 @@ def extend(room: NatsRoom, ticket: Ticket, lease_s: float) -> bool:
         may_extend = counts(kept, ticket.token) and not is_late
         return entries.extended(kept, ticket.agent, lease_s, moment) if may_extend else None
 
-    room.follower.know_limits()
     known = _newest_known(room, ticket)
     kept = room.change(ticket.id, step, known if counts(known, ticket.token) else None)
     if is_late:
@@ -384,7 +383,6 @@ def extend(room: NatsRoom, ticket: Ticket, lease_s: float) -> bool:
 def heartbeat(room: NatsRoom, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
     """Let leases end no sooner than that; the tickets that no longer count. All are written at once, each for itself."""
     lost: list[Ticket] = []
-    room.follower.know_limits()
     left = {ticket: _newest_known(room, ticket) for ticket in tickets}
     while left:
         steps: dict[Ticket, tuple[Kept, Entry]] = {}

@@ -290,8 +290,10 @@ def _passed(room: NatsRoom, channels: Collection[str], gates: Gates, seqs: Seque
 
 def must_pass(room: NatsRoom, kept: Kept) -> bool:
     """Whether the late holder of a message that was let go has to pass the gate of its channel to have it again."""
-    entry = kept.entry
-    return kept.state is State.READY and entry.answer_to is None and room.limits.has_gate(entry.channel)
+    if kept.state is not State.READY or kept.entry.answer_to is not None:
+        return False  # of a lease that is known to stand, nothing is asked: a heartbeat must not be late for it
+    room.follower.know_limits()
+    return room.limits.has_gate(kept.entry.channel)
 
 
 def take_back(room: NatsRoom, ticket: Ticket, lease_s: float) -> Kept | None:
