@@ -74,7 +74,7 @@ def test_a_room_on_the_simulated_server_does_what_the_specification_says(
 class TestSimulatedNats(StoreContract):
     """The contract of stores, over the simulated server."""
 
-    lacks = ("exact_fifo", "switchboard", "limits")
+    lacks = ("exact_fifo", "switchboard")
     networks: dict[Path, Network] = {}  # noqa: RUF012  one for each test
 
     def open(self, clock: Clock, config: Config) -> Store:
@@ -288,7 +288,7 @@ def take_silence_for_success(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "first"),  # the search begins not far before the seed that finds it
-    [(claim_what_another_took, 785), (take_silence_for_success, 1)],
+    [(claim_what_another_took, 670), (take_silence_for_success, 1)],
 )
 def test_a_fault_of_the_store_is_found_and_shrinks(
     fault: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch

@@ -58,7 +58,7 @@ class TestFilesStore(StoreContract):
 class TestNatsStore(StoreContract):
     """The store of many machines, on a real server."""
 
-    lacks = ("exact_fifo", "switchboard", "limits")
+    lacks = ("exact_fifo", "switchboard")
 
     def open(self, clock: Clock, config: Config) -> Store:
         from postroom.stores.nats.store import NatsStore

@@ -15,8 +15,7 @@ from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
 from postroom.stores.contract import Query, Want
-from postroom.stores.nats.cells import CellDoc
-from postroom.stores.nats.entries import cell_subject
+from postroom.stores.nats.entries import CellDoc, cell_subject
 from postroom.stores.nats.putting import WritePlan
 from postroom.stores.nats.room import NatsRoom
 from postroom.stores.nats.store import NatsStore

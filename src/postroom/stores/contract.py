@@ -340,7 +340,8 @@ class Store(ABC):
         mailbox, is withdrawn in the same step, as `withdraw` says.
         Raises MailboxFull when a mailbox would hold more waiting messages than the cell LIMITS allows in its channel
         (answers, and messages that replace another, are always taken; that a limit is new, other processes learn within two
-        seconds); InvalidMessage for a known key with another content; RoomBusy, RoomUnreachable: then none is stored.
+        seconds; in a room on servers, messages that several processes send at the same moment do not see each other, and may
+        be too many by just those); InvalidMessage for a known key with another content; RoomBusy, RoomUnreachable: then none is stored.
         """
 
     @abstractmethod
@@ -357,7 +358,8 @@ class Store(ABC):
         one that is claimed, and comes at its old place or behind the others.
         The limits in the cell LIMITS are kept, over all claimers: of a paused channel, and to a paused agent, nothing is
         given; of a channel that has so many claimed as its rules allow, or that has used up its rate, nothing more. What
-        runs is what is claimed now. Answers do not count, and one that is held is given to its asker all the same.
+        runs is what is claimed now. Processes of a room on servers learn of a new limit within two seconds; one that all know
+        is never exceeded. Answers do not count, and one that is held is given to its asker all the same.
         `next_due_s` tells when a rate allows the next; a message that ends, and a change of the limits, wake the waiters
         (`topic_to`, `topic_channel`) that may take another now.
         Not promised: that an empty answer means an empty room a moment later; that a claim which finds something else

@@ -348,7 +348,7 @@ _OTHER_STORES = (
     ),
     Mutant(
         "stores/nats/claims.py", "a heartbeat needs no token",
-        "            if kept is not None and counts(kept, ticket.token):\n", "            if kept is not None:\n",
+        "            elif counts(kept, ticket.token):\n", "            elif kept is not None:\n",
     ),
     Mutant(
         "stores/nats/claims.py", "what another changes after it was chosen is claimed all the same",

@@ -11,29 +11,18 @@ import msgspec
 from postroom.core.message import decode_payload, payload_text
 from postroom.core.states import State
 from postroom.errors import Fault, raise_faults
-from postroom.stores.contract import ANY, Cell, Subscription, WorkDone
+from postroom.stores.contract import ANY, LIMITS, Cell, Subscription, WorkDone
 
-from .entries import cell_subject, hex_of
-from .room import NatsRoom
+from .entries import CellDoc, cell_subject, decode_cell, hex_of
+from .room import LIMITS_LAYOUT, NatsRoom
 from .wire import Changed, StoredEntry, Write
 
 #: A deleted entry is remembered for this long, so that a process that was away for a moment learns of it.
 TOMBSTONE_S: Final = 60
 
 
-class CellDoc(msgspec.Struct, frozen=True):
-    """A cell as it is kept, with the name of the write that made it."""
-
-    name: str
-    value: msgspec.Raw
-    write: str
-
-
-_decode_cell: Final = msgspec.json.Decoder(CellDoc).decode
-
-
 def _cell_of(found: StoredEntry) -> Cell:
-    doc = _decode_cell(found.data)
+    doc = decode_cell(found.data)
     return Cell(doc.name, found.seq, decode_payload(bytes(doc.value)))
 
 
@@ -61,7 +50,7 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
     name_of_write = room.wire.new_name() if expect == ANY or value is None else ""
 
     def is_mine(there: bytes) -> bool:
-        return there == data if not data else bool(there) and _decode_cell(there).write == write
+        return there == data if not data else bool(there) and decode_cell(there).write == write
 
     while True:
         writes = [Write(subject, data, expected, None, ttl_s, name_of_write)]
@@ -79,10 +68,15 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
 
 
 def cell_data(room: NatsRoom, name: str, value: Any, write: str) -> bytes:
-    """A cell as it is written; nothing for one that is deleted. InvalidMessage for what is not JSON."""
+    """A cell as it is written; nothing for one that is deleted. InvalidMessage for what is not JSON.
+
+    Before the first limit, the room says that programs which keep none are too old for it.
+    """
     faults: list[Fault] = []
     text = payload_text(value, faults)
     raise_faults(faults)
+    if name == LIMITS and value is not None:
+        room.announce_layout(LIMITS_LAYOUT)
     data = b"" if value is None else msgspec.json.encode(CellDoc(name, msgspec.Raw(text.encode()), write))
     room.lives.beat_if_named(data)
     return data

@@ -8,18 +8,21 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from postroom.core.clock import sooner
 from postroom.core.message import Draft, Message
-from postroom.core.states import FINISHED, MOVES, NOTES, State
+from postroom.core.states import MOVES, NOTES, State
 from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
 from postroom.stores.contract import OUTCOMES, Claimed, Delivery, Query, Settled, Ticket, Want
 from postroom.stores.rules import check_word
 
 from . import entries
-from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts, line_of, pattern_to
+from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts
 from .following import SAFETY_LOOK_S, UNTIL_LOST
+from .gated import Passage, must_pass, patterns_of, take_back
+from .lines import is_first
 from .putting import WritePlan
 from .reading import find
-from .room import NatsRoom, Replaced
+from .room import ORDER_LAYOUT, NatsRoom, Replaced
 from .tables import IndexedEntry
 from .wire import Changed
 
@@ -33,6 +36,9 @@ def claim(room: NatsRoom, want: Want) -> Claimed:
     """Take messages; see the contract."""
     if want.owner == room.lives.process:
         room.lives.beat()
+    room.follower.know_limits()
+    if room.limits.concern(want):
+        return _claim_limited(room, want)
     deliveries = _claim_best(room, want) if want.ids is None else _claim_named(room, want)
     if deliveries:
         return Claimed(deliveries, None)
@@ -41,11 +47,22 @@ def claim(room: NatsRoom, want: Want) -> Claimed:
     return Claimed([], None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000)
 
 
-def patterns_of(want: Want) -> list[str]:
-    """The subjects of everything that a receiver may take."""
-    if want.channels is None:
-        return [pattern_to(want.agent)]
-    return [pattern_to(agent, channel) for channel in dict.fromkeys(want.channels) for agent in (want.agent, None)]
+def _claim_limited(room: NatsRoom, want: Want) -> Claimed:
+    """The same where limits hold."""
+    if want.ids is not None and not want.ids:
+        room.bury_the_gone()
+    while True:
+        passage = Passage(room, want)
+        passage.take()
+        deliveries = _deliver(room, passage.taken, want)
+        if deliveries:
+            return Claimed(deliveries, None)
+        if not passage.taken:
+            break
+    with room.follower.lock:
+        due_ms = room.tables.next_due_ms(want, room.limits.gated(want))
+    due_s = None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000
+    return Claimed([], sooner(due_s, passage.opens_s))
 
 
 def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
@@ -116,25 +133,6 @@ def _without_blocked(room: NatsRoom, picked: _Picked) -> _Picked:
     if all(each.kept.entry.order_key is None for each in picked.best):
         return picked
     return picked._replace(best=[each for each in picked.best if is_first(room, each.kept)])
-
-
-def is_first(room: NatsRoom, kept: Kept) -> bool:
-    """Whether a message has no order key, or is the first of its line, as the leader knows it.
-
-    Places of messages that have ended are taken away on the way; what stands first is known here afterwards.
-    """
-    line = line_of(kept.entry)
-    if line is None:
-        return True
-    while (place := room.wire.run(room.wire.next(1, f"{line}.>"))) is not None:
-        id = place.subject.rpartition(".")[2]
-        if id == kept.entry.id:
-            return True
-        before = room.read(id)
-        if before is not None and before.state not in FINISHED and line_of(before.entry) == line:
-            return False  # else it has ended, or stands in another mailbox now
-        room.wire.run(room.wire.api(f"STREAM.MSG.DELETE.{room.wire.stream}", seq=place.seq, no_erase=True))
-    return False
 
 
 #: A message, and what becomes of it.
@@ -276,6 +274,8 @@ def _settle_and_claim(room: NatsRoom, said: _Settling, claim_next: Want | None) 
 def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | None:
     """Both at once, two writes on their way together; None when there is nothing to take, and nothing was done."""
     ticket = said.ticket
+    if room.limits.is_due(room.clock.steady_ns()) or room.limits.concern(want):
+        return None  # one after the other: a place that the first leaves is free for the second
     kept = _newest_known(room, ticket)
     if not counts(kept, ticket.token):
         return None
@@ -361,13 +361,19 @@ def _newest_known(room: NatsRoom, ticket: Ticket) -> Kept | None:
 
 
 def extend(room: NatsRoom, ticket: Ticket, lease_s: float) -> bool:
-    """Let a lease end that much later than now; False when the ticket no longer counts."""
+    """Let a lease end that much later than now; False when the ticket no longer counts, or a limit is in the way."""
+    is_late = False
 
     def step(kept: Kept, moment: WriteTime) -> Entry | None:
-        return entries.extended(kept, ticket.agent, lease_s, moment) if counts(kept, ticket.token) else None
+        nonlocal is_late
+        is_late = counts(kept, ticket.token) and must_pass(room, kept)
+        may_extend = counts(kept, ticket.token) and not is_late
+        return entries.extended(kept, ticket.agent, lease_s, moment) if may_extend else None
 
     known = _newest_known(room, ticket)
     kept = room.change(ticket.id, step, known if counts(known, ticket.token) else None)
+    if is_late:
+        kept = take_back(room, ticket, lease_s)
     if not counts(kept, ticket.token):
         return False
     room.mine[ticket.id] = kept
@@ -383,7 +389,13 @@ def heartbeat(room: NatsRoom, tickets: Sequence[Ticket], lease_s: float) -> list
         moment = room.moment()
         for ticket, known in left.items():
             kept = known if counts(known, ticket.token) else room.read(ticket.id)
-            if kept is not None and counts(kept, ticket.token):
+            if counts(kept, ticket.token) and must_pass(room, kept):
+                kept = take_back(room, ticket, lease_s)
+                if kept is None:
+                    lost.append(ticket)
+                else:
+                    room.mine[ticket.id] = kept
+            elif counts(kept, ticket.token):
                 steps[ticket] = (kept, entries.kept_up(kept, ticket.agent, lease_s, moment))
             else:
                 lost.append(ticket)
@@ -408,7 +420,7 @@ def withdraw(room: NatsRoom, ids: Iterable[str], agent: str, reason: str | None 
         return entries.withdrawn(kept, agent, reason, moment, gone=bool(room.gone_owners([kept])))
 
     wanted = list(dict.fromkeys(ids))
-    room.announce_layout()
+    room.announce_layout(ORDER_LAYOUT)
     moment, kepts = room.moment(), room.read_open(wanted)
     steps = [(kept, entry) for kept in kepts if (entry := step(kept, moment)) is not None]
     done = set()

@@ -11,6 +11,7 @@
     pr.<room>.a.all                                how many messages were put away, and how large they are
     pr.<room>.t.<hash>                             how one boot of one machine counts the room's time
     pr.<room>.p.<hash>                             a process that holds claims; gone a while after the process
+    pr.<room>.g.<hash>                             the gate of a channel that may have so many claimed at once: its last claims
 
 The stream keeps the newest entry of each subject. Every change replaces it, if it is still the one that was read: the
 sequence of an entry is its version, and the sequence of a claim is its fencing token.
@@ -138,6 +139,37 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return None
 
 
+class CellDoc(msgspec.Struct, frozen=True):
+    """A cell as it is kept, with the name of the write that made it."""
+
+    name: str
+    value: msgspec.Raw
+    write: str
+
+
+class GateClaim(msgspec.Struct, frozen=True, array_like=True):
+    """A claim that was made through a gate: its entry is newer than the sequence `after`."""
+
+    id: str
+    after: int
+    gate: int  # the sequence of the gate's entry that this claim's replaced
+
+
+class GateDoc(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A gate as it is kept: claims that were made through it, and may still be held.
+
+    Claims that the gate no longer lists were made before the gate's entry `since`: what a process knows that has passed
+    there lacks none of them, and any other has to look at the whole channel.
+    """
+
+    channel: str
+    claims: tuple[GateClaim, ...] = ()
+    since: int = 0
+
+
+decode_cell: Final = msgspec.json.Decoder(CellDoc).decode
+decode_gate: Final = msgspec.json.Decoder(GateDoc).decode
+
 #: An entry as it is written.
 pack: Final = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Entry).decode
@@ -192,6 +224,11 @@ def unpack(seq: int, data: bytes) -> Kept:
 def is_there(data: bytes) -> bool:
     """Whether an entry was read, and not what stands in its place when it was deleted or put elsewhere."""
     return bool(data) and data != MOVED
+
+
+def makes_space(data: bytes) -> bool:
+    """Whether a message with this entry, or with this mark in its place, does not wait in its mailbox."""
+    return not is_there(data) or _decode(data).state not in WITHDRAWABLE
 
 
 def written_by(write: str, data: bytes) -> bool:
@@ -264,11 +301,23 @@ def pattern_to(agent: str | None, channel: str | None = None) -> str:
     return f"m.o.{to:06x}.{name_hash(channel, _CHANNEL_BITS):05x}.>"
 
 
+def pattern_in(channel: str) -> str:
+    """The subjects of all messages in a channel, whoever they are for."""
+    return f"m.o.*.{name_hash(channel, _CHANNEL_BITS):05x}.>"
+
+
+def is_whole_channel(pattern: str) -> bool:
+    """Whether that is such a pattern."""
+    return pattern.startswith("m.o.*.") and pattern.endswith(".>")
+
+
 def patterns_around(subject: str) -> tuple[str, ...]:
     """The patterns that somebody may follow and that fit this subject."""
     parts = subject.split(".")
     if subject.startswith("m.o."):
-        return (subject_in_any_box(parts[5]), f"m.o.{parts[2]}.{parts[3]}.>", f"m.o.{parts[2]}.>", "m.o.>", "m.>", ">")
+        to, channel = parts[2], parts[3]
+        boxes = (f"m.o.{to}.{channel}.>", f"m.o.{to}.>", f"m.o.*.{channel}.>")
+        return (subject_in_any_box(parts[5]), *boxes, "m.o.>", "m.>", ">")
     if subject.startswith("m.f."):
         return (subject, "m.f.>", "m.>", ">")
     return (subject, f"{parts[0]}.{parts[1]}.>", ">")
@@ -287,6 +336,11 @@ def line_subject(to_agent: str | None, channel: str, order_key: str) -> str:
 def cell_subject(name: str) -> str:
     """The subject of a cell."""
     return f"c.{hex_of(name.partition('/')[0])}.{hex_of(name)}"
+
+
+def gate_subject(channel: str) -> str:
+    """The subject of the gate of a channel."""
+    return f"g.{hex_of(channel)}"
 
 
 # The life of a message

@@ -22,20 +22,26 @@ from postroom.core.clock import Clock
 from postroom.core.states import State
 from postroom.errors import RoomBusy, RoomClosed
 from postroom.stores import contract
+from postroom.stores.gates import Limits
 from postroom.stores.pipes import PipeWaiter, ring
 
 from .entries import (
     MOVED,
+    Kept,
     box_subject,
     hex_of,
     is_heartbeat,
     is_there,
+    is_whole_channel,
+    makes_space,
+    pattern_in,
     pattern_to,
     patterns_around,
     subject_in_any_box,
     subject_of,
     unpack,
 )
+from .limits import LIMITS_SUBJECT, KnownLimits
 from .tables import KnownEntries
 from .wire import Unsubscribe, Wire
 
@@ -73,6 +79,8 @@ def key_of_topic(topic: str) -> Key | None:
         return (pattern_to(None, name), _ONE)
     if kind == "cells":
         return (f"c.{hex_of(name)}.>", "")
+    if kind == "space":
+        return (pattern_in(name), "")
     known = kind == "message" and subject_of(name) is not None
     return (subject_in_any_box(name), "") if known else None
 
@@ -90,6 +98,7 @@ class Follower:
 
     def __init__(self, wire: Wire, clock: Clock) -> None:
         self.tables = KnownEntries()
+        self.limits = KnownLimits()
         self.lock = threading.RLock()
         self._wire = wire
         self._clock = clock
@@ -148,7 +157,7 @@ class Follower:
                         self._read(pattern, _Followed())
 
     def _is_known(self, pattern: str) -> bool:
-        followed = (self._followed.get(each) for each in (pattern, _around(pattern)))
+        followed = (self._followed.get(each) for each in (pattern, *_around(pattern)))
         return OPEN_PART in self._loaded or any(each is not None and each.is_loaded for each in followed)
 
     def _read(self, pattern: str, followed: _Followed) -> None:
@@ -225,7 +234,7 @@ class Follower:
         if OPEN_PART in self._loaded:
             current = {_WHOLE_ROOM: self._whole}
         else:
-            names = dict.fromkeys((*patterns, *map(_around, patterns)))
+            names = dict.fromkeys(each for pattern in patterns for each in (pattern, *_around(pattern)))
             current = {name: self._followed[name] for name in names if name in self._followed}
         now_ns = self._clock.steady_ns()
         return {
@@ -234,11 +243,41 @@ class Follower:
             if each.looked_ns is None or not 0 <= now_ns - each.looked_ns < believed_s * 1e9
         }
 
+    # Limits
+
+    def know_limits(self, *, hear: bool = True) -> Limits:
+        """The limits of the room as of two seconds ago at most; `hear`: and every change of them from now on."""
+        key, now_ns = (LIMITS_SUBJECT, ""), self._clock.steady_ns()
+        is_new = hear and key not in self._subscriptions
+        if is_new:
+            self._hear_of(key)
+        if is_new or self.limits.is_due(now_ns):
+            version, losses = self.limits.version, self._wire.connection.losses
+            found = self._wire.last_now(LIMITS_SUBJECT)
+            with self.lock:
+                if self.limits.saw(found, version):
+                    self._ring_all()
+                self.limits.looked_ns = now_ns if losses == self._wire.connection.losses else None
+        return self.limits.limits
+
+    def know_gate(self, channel: str, subject: str) -> None:
+        """Know a gate as the leader does, and hear of its changes from now on."""
+        self._hear_of((subject, ""))
+        found = self._wire.last_now(subject)
+        with self.lock:
+            self.limits.saw_gate(channel, found)
+
+    def _hear_of(self, key: Key) -> None:
+        with self._reading:  # a second thread waits until the first hears of it
+            if key not in self._subscriptions:
+                self._use(key, [])
+
     def _look_again(self) -> None:
         """The connection was away: hints may be lost, and every waiter has to look."""
         with self.lock:
             for followed in (*self._followed.values(), self._whole):
                 followed.looked_ns = None
+            self.limits.looked_ns = None
             self._ring_all()
 
     def _ring_all(self) -> None:
@@ -249,6 +288,10 @@ class Follower:
     def learn(self, subject: str, seq: int, data: bytes) -> None:
         """An entry was read, written or heard of: if it is one of those that are followed, it is known from now on."""
         with self.lock:
+            if subject.startswith(("c.", "g.")):
+                if self.limits.learn(subject, seq, data):
+                    self._ring_all()
+                return
             if not (subject.startswith("m.") and self._covers(subject)):
                 return
             if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
@@ -257,12 +300,22 @@ class Follower:
             known = self.tables.rows.get(id)
             if known is not None and known.kept.seq >= seq:
                 return  # every write of this process is also heard of: decoding it twice is a waste
-            self.tables.learn(id, seq, unpack(seq, data) if is_there(data) else None)
+            self._learn(id, seq, unpack(seq, data) if is_there(data) else None)
+
+    def _learn(self, id: str, seq: int, kept: Kept | None) -> None:
+        """Know an entry, or that it is gone; the end of a claim may let others of its channel pass."""
+        known = self.tables.rows.get(id)
+        self.tables.learn(id, seq, kept)
+        if known is None or not self.limits.limits or known.kept.state is not State.CLAIMED:
+            return
+        row = self.tables.rows.get(id)
+        if row is None or row.kept.state is not State.CLAIMED:
+            self.ring_channel(known.kept.entry.channel)
 
     def gone(self, id: str, seq: int) -> None:
         """An entry is not there any more, and nobody knows since when."""
         with self.lock:
-            self.tables.learn(id, seq + 1, None)
+            self._learn(id, seq + 1, None)
 
     # Hearing
 
@@ -278,7 +331,8 @@ class Follower:
                 self._whole.sure = seq
             if seq and self._is_heartbeat(subject, seq):
                 return
-            self._ring(key, seq)
+            if self._concerns(key, seq, data):
+                self._ring(key, seq)
             if seq and key[1] != _ONE:
                 self._see_to_it(subject, seq)
 
@@ -316,7 +370,21 @@ class Follower:
             if self._is_heartbeat(subject, seq):
                 return
             for pattern in patterns_around(subject):
-                self._ring((pattern, ""), seq)
+                if self._concerns((pattern, ""), seq, data):
+                    self._ring((pattern, ""), seq)
+
+    def _concerns(self, key: Key, seq: int, data: bytes) -> bool:
+        """Whether the waiters of a key hear of a change: those for space in a channel, only if it may have made some."""
+        return not is_whole_channel(key[0]) or (key in self._waiters and seq > 0 and makes_space(data))
+
+    def ring_channel(self, channel: str) -> None:
+        """Another message of a channel may be claimed: the waiters here for what lies there look. Under the lock."""
+        if not self.limits.has_gate(channel):
+            return
+        for agent in [agent for agent, channels in self.tables.boxes.items() if channel in channels]:
+            key = (pattern_to(None, channel), _ONE) if agent is None else (pattern_to(agent), "")
+            if key in self._waiters:
+                self._ring(key, 0)
 
     def stir(self, id: str) -> None:
         """A message may be claimed though its entry did not change: its waiters here look. Under the lock."""
@@ -403,9 +471,11 @@ class Follower:
             self._ring_all()
 
 
-def _around(pattern: str) -> str:
-    """The pattern of all channels around that of one."""
-    return f"m.o.{pattern.split('.')[2]}.>"
+def _around(pattern: str) -> tuple[str, ...]:
+    """The patterns around that of a mailbox: all channels of its agent, all agents of its channel."""
+    parts = pattern.split(".")
+    agent = f"m.o.{parts[2]}.>"
+    return (agent,) if parts[3] == ">" else (agent, f"m.o.*.{parts[3]}.>")
 
 
 class NatsWaiter(PipeWaiter[Key]):

@@ -32,7 +32,8 @@ from .entries import (
     withdrawn,
 )
 from .following import ARCHIVE, OPEN_PART
-from .room import NatsRoom
+from .gated import check_space
+from .room import ORDER_LAYOUT, NatsRoom
 from .unsure import DraftWrites
 from .wire import MAX_TOGETHER, Changed, Write
 
@@ -75,7 +76,7 @@ class WritePlan:
     def add(self, drafts: Sequence[Draft], repeats: Sequence[DraftWrites | None] = ()) -> None:
         """Plan to store these, some of which are repeats.
 
-        Raises InvalidMessage for a known key with another content.
+        Raises InvalidMessage for a known key with another content, MailboxFull where there is no space.
         """
         self._read_what_is_needed(drafts)
         for draft, repeat in zip_longest(drafts, repeats):
@@ -92,6 +93,7 @@ class WritePlan:
             question = self._questions[id]
             if id not in self._given and question is not None:
                 self.writes.append(self._room.write_of(with_answers(question, answers), question.seq))
+        check_space(self._room, self.writes)
         if len(self.writes) > MAX_TOGETHER:
             raise InvalidMessage(
                 "messages", f"at most {MAX_TOGETHER} entries can be stored in one step, not {len(self.writes)}"
@@ -196,7 +198,7 @@ def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
     if any(draft.waiter == room.lives.process for draft in drafts):
         room.lives.beat()
     if any(draft.order_key is not None or draft.replaces is not None for draft in drafts):
-        room.announce_layout()
+        room.announce_layout(ORDER_LAYOUT)
     repeats = room.unsure.repeats_of(drafts)
     try:
         return _put(room, drafts, repeats)
@@ -262,7 +264,7 @@ def restore(room: NatsRoom, messages: Sequence[MessageWithLedger]) -> int:
     """
     room.reserve.check()
     if any(message.order_key is not None or message.exact_state is State.WITHDRAWN for message in messages):
-        room.announce_layout()
+        room.announce_layout(ORDER_LAYOUT)
     room.follower.know(OPEN_PART, ARCHIVE)
     new = {message.id: message for message in messages if message.id not in room.tables.rows}
     together: list[tuple[MessageWithLedger, Draft]] = []

@@ -29,7 +29,10 @@ from .wire import Changed, Committed, IsMine, StoredEntry, Wire, Write
 LEAST_VERSION: Final = (2, 12)
 #: The layout of a room (see entries.py), which stands in the metadata of its stream. A room with a higher number is
 #: refused.
-LAYOUT: Final = 2
+LAYOUT: Final = 3
+#: The layouts that brought order keys and withdrawn messages, and limits.
+ORDER_LAYOUT: Final = 2
+LIMITS_LAYOUT: Final = 3
 _LAYOUT_KEY: Final = "postroom"
 #: The servers' words for a stream that is not there, and for one that another process has just made.
 _NO_STREAM: Final = 10059
@@ -56,10 +59,12 @@ class NatsRoom:
         try:
             self.follower = Follower(self.wire, clock)
             self.tables = self.follower.tables
+            self.limits = self.follower.limits
             self.reserve = Reserve(self.wire, clock)
             self._prepare(create)
             self._base_ns = self._read_base()
             self._last_key = self._top_key()
+            self.follower.know_limits(hear=False)  # now: the first send need not ask, and is told how it ended
         except BaseException:
             self.wire.connection.close()
             raise
@@ -97,13 +102,13 @@ class NatsRoom:
         self.layout = check_layout(self.name, answer["config"])
         self.reserve.see(answer)
 
-    def announce_layout(self) -> None:
-        """Say in the stream that the room has today's layout from now on, before the first entry that needs it.
+    def announce_layout(self, needed: int) -> None:
+        """Say in the stream that the room has today's layout from now on, before the first entry that needs a newer one.
 
-        Order keys and withdrawn messages are of layout 2. A room whose users need neither stays open to older programs;
-        one that has the room open when it is announced is not refused.
+        A room whose users need nothing of that stays open to older programs; one that has the room open when it is
+        announced is not refused. (Always today's: of two that announce at once, none takes back what the other said.)
         """
-        if self.layout == LAYOUT:
+        if self.layout >= needed:
             return
         config = self.wire.info()["config"]
         config["metadata"] = {**(config.get("metadata") or {}), _LAYOUT_KEY: str(LAYOUT)}
@@ -361,6 +366,7 @@ class NatsRoom:
         """Nothing is written for it, so nothing else would wake the waiters here for its messages."""
         for id in self.tables.bury(process, self.now_ms()):
             self.follower.stir(id)
+            self.follower.ring_channel(self.tables.rows[id].kept.entry.channel)
 
     def close(self) -> None:
         self.follower.close()

@@ -89,7 +89,6 @@ class NatsStore(contract.Store):
     durable: ClassVar[bool] = True
     shared: ClassVar[bool] = True
     exact_fifo: ClassVar[bool] = False
-    limits: ClassVar[bool] = False
     restores: ClassVar[bool] = True
 
     def __init__(self, url: RoomUrl, config: Config, clock: Clock, *, create: bool = True) -> None:

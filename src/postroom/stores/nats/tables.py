@@ -7,13 +7,15 @@ fails when somebody else was faster. Nothing in this module waits or talks to an
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import merge
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
-from postroom.core.states import FINISHED, State
+from postroom.core.states import FINISHED, WITHDRAWABLE, State
 from postroom.stores.contract import Want
+from postroom.stores.gates import Group
 from postroom.stores.rules import discard
 
 from .entries import Entry, Kept, line_of
@@ -59,6 +61,9 @@ class KnownEntries:
         self._timer: dict[str, tuple[int, str]] = {}
         self.owners: defaultdict[str, set[str]] = defaultdict(set)  # process -> what it has claimed
         self.waits: defaultdict[str, set[str]] = defaultdict(set)  # process -> questions and held answers it waits for
+        #: channel -> id -> what is claimed there, without answers; and how many wait in each mailbox: what limits count
+        self.running: defaultdict[str, dict[str, Group]] = defaultdict(dict)
+        self.waiting: Counter[tuple[str | None, str]] = Counter()
         #: What the clock or the end of a process has changed and nobody has written down yet.
         self.overdue: dict[str, None] = {}
         #: What a thread of this process is about to claim: other threads leave it alone.
@@ -80,7 +85,7 @@ class KnownEntries:
             return
         for table in (
             self.boxes, self.timers, self._ready, self._timer, self.owners, self.waits, self.overdue, self._lines,
-            self._eligible, self._heads,
+            self._eligible, self._heads, self.running, self.waiting,
         ):  # fmt: skip
             table.clear()
         self.order[:] = sorted((row.kept.first, id) for id, row in self.rows.items())
@@ -137,6 +142,7 @@ class KnownEntries:
 
     def _place(self, kept: Kept) -> None:
         entry = kept.entry
+        self._count(entry, 1)
         if entry.owner is not None and entry.state == State.CLAIMED:
             self.owners[entry.owner].add(entry.id)
         if entry.waiter is not None:
@@ -150,6 +156,7 @@ class KnownEntries:
 
     def _lift(self, kept: Kept) -> None:
         entry = kept.entry
+        self._count(entry, -1)
         line = line_of(entry)
         if line is not None and kept.state not in FINISHED:
             discard(self._lines, line, (kept.queued, entry.id))
@@ -159,6 +166,21 @@ class KnownEntries:
         self._make_unready(entry)
         self._set_timer(entry.id, None)
         self.overdue.pop(entry.id, None)
+
+    def _count(self, entry: Entry, times: int) -> None:
+        """Count an entry as one that runs or waits, or no longer."""
+        if entry.state == State.CLAIMED:
+            if entry.answer_to is None and times > 0:
+                self.running[entry.channel][entry.id] = group_of(entry)
+            elif entry.answer_to is None:
+                del self.running[entry.channel][entry.id]
+                if not self.running[entry.channel]:  # a room of many short-lived channels must not grow
+                    del self.running[entry.channel]
+        elif entry.state in WITHDRAWABLE:
+            box = (entry.to_agent, entry.channel)
+            self.waiting[box] += times
+            if not self.waiting[box]:
+                del self.waiting[box]
 
     # Order keys
 
@@ -272,20 +294,39 @@ class KnownEntries:
     def best(self, want: Want, count: int, without: set[str]) -> list[IndexedEntry]:
         """The best messages that may be claimed, at most so many, without the named ones."""
         self.mend()
-        own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
-        names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
-        sources = (own,) if want.channels is None else (own, anyones)
-        boxes = [box[name] for name in names for box in sources if name in box]
+        boxes = (box for _, box in self._boxes_of(want))
         free = (islice((key for key in box if key[2] not in without), count) for box in boxes)
         return [self.rows[id] for _, _, id in sorted(chain.from_iterable(free))[:count]]
 
-    def next_due_ms(self, want: Want) -> int | None:
-        """When something that the agent takes from may become claimable by itself."""
+    def candidates(self, want: Want, without: set[str], is_shut: Callable[[str], bool]) -> Iterator[IndexedEntry]:
+        """Everything that may be claimed, the best first, without the named ones and without channels that are shut."""
+        self.mend()
+        boxes = [box for channel, box in self._boxes_of(want) if not is_shut(channel)]
+        return (self.rows[id] for _, _, id in merge(*boxes) if id not in without)
+
+    def _boxes_of(self, want: Want) -> list[tuple[str, list[tuple[int, int, str]]]]:
+        """The boxes that the agent takes from, each with its channel."""
+        own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
+        names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
+        sources = (own,) if want.channels is None else (own, anyones)
+        return [(name, box[name]) for name in names for box in sources if name in box]
+
+    def next_due_ms(self, want: Want, gated: Collection[str] = ()) -> int | None:
+        """When something that the agent takes from may become claimable by itself.
+
+        Where a channel may have so many claimed at once, that is also the end of a lease there, of any agent's.
+        """
         self.mend()
         for ms, id in self.timers:
-            if _may_take(want, self.rows[id].kept.entry):
+            entry = self.rows[id].kept.entry
+            if _may_take(want, entry) or (entry.state == State.CLAIMED and entry.channel in gated):
                 return ms
         return None
+
+    def ended_in(self, channels: Collection[str]) -> list[IndexedEntry]:
+        """Claims in these channels that have ended, and of which that is not written yet."""
+        rows = (self.rows[id] for id in self.overdue if id not in self.picked)
+        return [row for row in rows if row.kept.state is State.CLAIMED and row.kept.entry.channel in channels]
 
     def all_overdue(self) -> list[IndexedEntry]:
         """The messages that the clock or the end of a process has changed, and for which nothing is written yet."""
@@ -312,6 +353,11 @@ class KnownEntries:
             return (self.rows[id] for _, id in reversed(self.order[:end]))
         start = 0 if after is None else bisect_right(self.order, (after, "~"))
         return (self.rows[id] for _, id in self.order[start:])
+
+
+def group_of(entry: Entry) -> Group:
+    """What limits need to know of a message."""
+    return Group(entry.from_agent, entry.order_key)
 
 
 def _may_take(want: Want, entry: Entry) -> bool:

@@ -108,4 +108,5 @@ _LOCKS: Final[tuple[tuple[Callable[[Any], Any], str], ...]] = (
     (lambda room: room.follower, "_changing"),
     (lambda room: room.follower, "_reading"),
     (lambda room: room.lives, "_beginning"),
+    (lambda room: room.limits, "passing"),
 )

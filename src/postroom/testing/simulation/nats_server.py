@@ -7,6 +7,7 @@ comparing replies (tests/proof/test_simulated_nats.py).
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -258,7 +259,7 @@ class SimulatedServer:
         return {"message": message}
 
     def _newest(self, pattern: str) -> Stored | None:
-        if not pattern.endswith((">", "*")):
+        if "*" not in pattern and not pattern.endswith(">"):
             return self._last.get(pattern)
         fits = _fitting(pattern)
         return next((each for each in reversed(self._by_seq.values()) if fits(each.subject)), None)
@@ -319,8 +320,12 @@ def _error(code: int, said: object = "") -> dict[str, Any]:
 
 
 def _fitting(pattern: str) -> Callable[[str], bool]:
-    """Whether a subject fits a pattern; those of a room have a wildcard as their last part, or none."""
+    """Whether a subject fits a pattern."""
     start = pattern[:-1]
+    if "*" in start:
+        words = [r"[^.]+" if word == "*" else ".+" if word == ">" else re.escape(word) for word in pattern.split(".")]
+        found = re.compile(r"\.".join(words)).fullmatch
+        return lambda subject: found(subject) is not None
     if pattern.endswith(">"):
         return lambda subject: subject.startswith(start) and len(subject) > len(start)
     if pattern.endswith("*"):

@@ -15,7 +15,7 @@ from postroom.core.states import LEASE_ENDED, OWNER_GONE, State
 from postroom.errors import OutcomeUnknown, RoomError
 from postroom.stores import contract
 from postroom.stores.contract import Claimed, Delivery, Settled, Ticket, Want
-from postroom.stores.nats import cells, entries, tables
+from postroom.stores.nats import entries, tables
 from postroom.stores.nats.entries import Kept, is_there, unpack
 from postroom.stores.nats.following import SAFETY_LOOK_S
 from postroom.stores.pipes import PipeWaiter
@@ -191,7 +191,7 @@ class Witness:
             return  # a note of housekeeping
         version = now.seq if now.data else 0
         call.versions.append(version)
-        if now.data and cells._decode_cell(now.data).name != name:
+        if now.data and entries.decode_cell(now.data).name != name:
             raise Broken(f"{call.process!r} writes {name}, and wrote another cell")
         self._judge.cell_written(call.process, name, value, expect, version)
 

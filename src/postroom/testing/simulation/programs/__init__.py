@@ -38,6 +38,7 @@ def run_program(world: World, process: Process) -> None:
         for kind, *args in _ops(world, process):
             world.point()  # also where the operation takes no step of the store
             program.tell(f"does: {' '.join(map(str, (kind, *args)))}")
+            program.began = program.troubles()
             try:
                 OPERATIONS[str(kind)](program, *args)
             except (NoMail, NotAcked, OutcomeUnknown, RoomBusy, RoomUnreachable, TooManyHops) as error:

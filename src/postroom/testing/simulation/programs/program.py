@@ -37,6 +37,8 @@ class Program:
         self.kept: dict[str, Any] = {}
         self._room: Room | None = None
         self._numbered = 0
+        #: The troubles before the operation that it does now.
+        self.began = self.troubles()
 
     @property
     def room(self) -> Room:

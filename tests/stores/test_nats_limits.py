@@ -1,0 +1,298 @@
+"""Limits on NATS beyond the contract: processes that hear nothing of each other, lost replies, and older programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.support.nats_servers import room_name, shared_server
+
+from postroom.core.clock import ManualClock
+from postroom.core.config import Config, parse_url
+from postroom.core.message import Draft, check
+from postroom.errors import MailboxFull, RoomDamaged
+from postroom.stores.contract import LIMITS, Delivery, Want, topic_to
+from postroom.stores.gates import ChannelLimits, LimitRule, Limits, limits_cell
+from postroom.stores.nats import room as room_module
+from postroom.stores.nats.entries import decode_gate, gate_subject
+from postroom.stores.nats.limits import LIMITS_SUBJECT
+from postroom.stores.nats.store import NatsStore
+from postroom.stores.nats.wire import Committed, IsMine, StoredEntry, Write
+from postroom.testing.workbench import gone_process
+
+pytestmark = pytest.mark.slow
+
+Opener = Callable[[], NatsStore]
+AGENTS = ("bob", "eve")
+
+
+@pytest.fixture
+def open_store(clock: ManualClock) -> Iterator[Opener]:
+    """Opens one room, as often as it is called."""
+    url = parse_url(f"nats://{shared_server().address}/{room_name()}")
+    opened: list[NatsStore] = []
+
+    def open_one() -> NatsStore:
+        opened.append(NatsStore(url, Config(), clock))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def deaf(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> tuple[NatsStore, NatsStore]:
+    """The room, opened twice; both have looked for mail, and hear nothing of the servers' hints.
+
+    Each has its own mail: else the replacing of one and the same message would tell them of each other.
+    """
+    one, other = open_store(), open_store()
+    for store in (one, other):
+        claim(store)
+        claim(store, agent="eve")
+        monkeypatch.setattr(store._room.follower, "_heard", lambda *_: None)
+    return one, other
+
+
+def limit(store: NatsStore, *rules: LimitRule, **fields: Any) -> None:
+    store.cell_write(LIMITS, limits_cell(Limits({"jobs": ChannelLimits(rules, **fields)})))
+
+
+def job(**fields: Any) -> Draft:
+    return check(Draft(**{"from_agent": "ada", "to_agent": None, "channel": "jobs", "payload": {}, **fields}))
+
+
+def claim(store: NatsStore, limit: int = 1000, **fields: Any) -> list[Delivery]:
+    want = {"agent": "bob", "lease_s": 30.0, "channels": ("jobs",), "limit": limit, **fields}
+    return store.claim(Want(**want)).deliveries
+
+
+def learn_of_limits(clock: ManualClock) -> None:
+    """Let so much time pass that processes look at the limits again."""
+    clock.advance(2.1)
+
+
+def fill(deaf: tuple[NatsStore, NatsStore], count: int) -> None:
+    """So many messages for each, which it knows for having put them."""
+    for store, agent in zip(deaf, AGENTS, strict=True):
+        store.put([job(to_agent=agent) for _ in range(count)])
+
+
+def take_turns(deaf: tuple[NatsStore, NatsStore], turns: int) -> list[Delivery]:
+    """Both claim one of their own, again and again."""
+    return [delivery for turn in range(turns) for delivery in claim(deaf[turn % 2], 1, agent=AGENTS[turn % 2])]
+
+
+def test_claimers_that_hear_nothing_of_each_other_do_not_pass_a_limit_together(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock
+) -> None:
+    limit(deaf[0], LimitRule(concurrent=3))
+    fill(deaf, 9)
+    learn_of_limits(clock)
+
+    came = take_turns(deaf, 8)
+    assert len(came) == 3
+
+    deaf[1].settle(came[1].ticket, "acked")
+    assert len(claim(deaf[1], agent="eve")) == 1
+    assert take_turns(deaf, 2) == []
+
+
+def test_a_gate_that_does_not_list_all_claims_hides_none_of_them(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock
+) -> None:
+    one, other = deaf
+    limit(one, LimitRule(concurrent=101))
+    fill(deaf, 110)
+    learn_of_limits(clock)
+    assert len(claim(other, 1, agent="eve")) == 1
+
+    assert len(claim(one)) == 100
+
+    gate = one._room.wire.last_now(gate_subject("jobs"))
+    assert gate is not None
+    assert len(decode_gate(gate.data).claims) < 101
+    assert claim(other, agent="eve") == []
+
+
+def test_claims_from_before_a_limit_count_also_where_nobody_heard_of_them(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock
+) -> None:
+    one, other = deaf
+    fill(deaf, 3)
+    limit(one, LimitRule(concurrent=2))
+    assert len(claim(one, 1)) == 1
+    assert len(claim(other, agent="eve")) == 3  # it has not heard of the limit
+
+    limit(one, LimitRule(concurrent=4))
+
+    assert claim(one) == []
+
+
+def test_a_gate_forgets_claims_that_have_ended(open_store: Opener) -> None:
+    store = open_store()
+    limit(store, LimitRule(concurrent=2))
+    store.put([job() for _ in range(12)])
+
+    for _ in range(10):
+        (delivery,) = claim(store, 1)
+        store.settle(delivery.ticket, "acked")
+
+    gate = store._room.wire.last_now(gate_subject("jobs"))
+    assert gate is not None
+    assert len(decode_gate(gate.data).claims) == 1
+
+
+def test_a_rate_holds_among_claimers_that_hear_nothing_of_each_other(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock
+) -> None:
+    limit(deaf[0], LimitRule(per_s=1, burst=2))
+    fill(deaf, 9)
+    learn_of_limits(clock)
+
+    assert len(take_turns(deaf, 6)) == 2
+    clock.advance(1)
+    assert len(take_turns(deaf, 6)) == 1
+
+
+def test_a_late_holder_that_has_not_heard_of_its_end_does_not_extend_past_the_limit(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock
+) -> None:
+    one, other = deaf
+    limit(one, LimitRule(concurrent=1))
+    one.put([job(priority=1)])
+    learn_of_limits(clock)
+    (late,) = claim(one, lease_s=5.0)
+    one.put([job()])
+    clock.advance(6)
+    (taken,) = claim(other)
+    assert taken.message.id != late.message.id
+
+    assert one.heartbeat([late.ticket], 30) == [late.ticket]
+    assert not one.extend(late.ticket, 30)
+    other.settle(taken.ticket, "acked")
+    assert one.heartbeat([late.ticket], 30) == []
+    assert claim(other) == []
+
+
+def test_who_has_heard_of_no_limit_learns_of_it_in_two_seconds(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock
+) -> None:
+    one, other = deaf
+    other.put([job() for _ in range(9)])
+    limit(one, LimitRule(concurrent=1), waiting=9)
+    assert len(claim(other, 2)) == 2
+    assert len(other.put([job()])) == 1
+
+    learn_of_limits(clock)
+
+    assert claim(other) == []
+    with pytest.raises(MailboxFull):
+        other.put([job(), job()])
+
+
+def test_a_claim_with_an_end_takes_no_more_than_the_limit_allows(open_store: Opener) -> None:
+    store = open_store()
+    limit(store, LimitRule(concurrent=2))
+    store.put([job() for _ in range(9)])
+    (first, _) = claim(store)
+
+    settled = store.settle(
+        first.ticket, "acked", claim_next=Want(agent="bob", lease_s=30.0, channels=("jobs",), limit=9)
+    )
+
+    assert settled.claimed is not None
+    assert len(settled.claimed.deliveries) == 1
+
+
+def test_a_claim_by_id_takes_what_a_process_held_of_which_nobody_has_noticed_yet_that_it_is_gone(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    limit(store, LimitRule(concurrent=1))
+    (id,) = store.put([job()])
+    assert len(claim(store, 1, owner=gone_process())) == 1
+    monkeypatch.setattr(store._room, "bury_the_gone", lambda: None)
+
+    (delivery,) = claim(store, ids=(id,))
+
+    assert [line.event for line in store.get(id).ledger] == ["stored", "claimed", "released", "claimed"]  # type: ignore[union-attr]
+    assert store.settle(delivery.ticket, "acked").held
+
+
+def test_a_claim_whose_reply_was_lost_counts_and_is_given(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store()
+    limit(store, LimitRule(concurrent=2), LimitRule(per_s=1, burst=2))
+    store.put([job() for _ in range(3)])
+    wire, commit = store._room.wire, store._room.wire.commit_now
+
+    def lose_the_reply(writes: Sequence[Write], is_mine: IsMine, *, is_send: bool = False) -> Committed:
+        commit(writes, is_mine, is_send=is_send)
+        return Committed([], wire.last_now(writes[0].subject))
+
+    monkeypatch.setattr(wire, "commit_now", lose_the_reply)
+    assert len(claim(store, 1)) == 1
+    monkeypatch.undo()
+    (delivery,) = claim(store)
+    assert claim(open_store()) == []
+    assert store.settle(delivery.ticket, "acked").held
+
+
+def test_a_claim_in_a_room_without_limits_asks_nothing_of_the_servers_about_them(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.put([job() for _ in range(5)])
+    claim(store, 1)
+    asked: list[str] = []
+    last_now = store._room.wire.last_now
+
+    def note(subject: str) -> StoredEntry | None:
+        asked.append(subject)
+        return last_now(subject)
+
+    monkeypatch.setattr(store._room.wire, "last_now", note)
+
+    for _ in range(4):
+        (delivery,) = claim(store, 1)
+        store.settle(delivery.ticket, "acked")
+    store.put([job()])
+
+    assert LIMITS_SUBJECT not in asked
+
+
+def test_a_claimer_of_other_channels_is_woken_by_nothing_that_ends_in_a_limited_one(open_store: Opener) -> None:
+    store = open_store()
+    limit(store, LimitRule(concurrent=1))
+    store.put([job(), job(), job(to_agent="eve", channel="other")])
+    (delivery,) = claim(store)
+
+    with store.listen([topic_to("eve")]) as waiter:
+        store.settle(delivery.ticket, "acked")
+        assert not waiter.wait(0)
+
+
+def test_a_room_gets_the_layout_of_limits_with_its_first_limit_and_older_programs_no_longer_open_it(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = open_store()._room.wire
+
+    def layout() -> object:
+        return wire.info()["config"]["metadata"]["postroom"]
+
+    config = wire.info()["config"]
+    config["metadata"]["postroom"] = "2"
+    assert "error" not in wire.run(wire.api(f"STREAM.UPDATE.{wire.stream}", **config))
+    store = open_store()
+    store.put([job(), job(order_key="k")])
+    store.cell_write(LIMITS, None)
+    assert layout() == "2"
+
+    store.cell_write(LIMITS, {"agents": {"bob": {"by": "ada", "since_ms": 0}}})
+
+    assert layout() == "3"
+    monkeypatch.setattr(room_module, "LAYOUT", 2)
+    with pytest.raises(RoomDamaged, match="layout 3, and this Postroom reads layouts up to 2"):
+        open_store()
