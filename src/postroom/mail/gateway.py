@@ -601,6 +601,7 @@ class Gateway:
             self._let_go()
             self.store.close()
             self._closed = True
+            self.looked = _nothing  # the room's, which knows this: together they would wait to be collected
         finally:
             self._is_being_closed = False
 
