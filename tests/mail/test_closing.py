@@ -35,8 +35,9 @@ def questions(room: Room) -> None:
 
 def tasks(room: Room) -> None:
     room.board.add("paint")
-    with room.board.claim("bob") as held:
-        held.done()
+    held = room.board.claim("bob")
+    assert held is not None
+    held.done()
     room.board.remove("paint")
 
 
