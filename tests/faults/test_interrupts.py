@@ -450,9 +450,11 @@ def test_a_room_that_is_forgotten_without_closing_it_lets_go_of_everything_and_s
 @needs_proc
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:a room was garbage-collected:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_rooms_whose_opening_is_interrupted_leave_hardly_anything(tmp_path: Path) -> None:
+def test_rooms_whose_opening_is_interrupted_leave_hardly_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A descriptor is a number: one that an interrupt meets between the system and its first owner is nobody's."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # as above
     url = url_of("sqlite", tmp_path)
     postroom.open(url).close()
     before = open_now()

@@ -163,8 +163,10 @@ class Chore:
     def __del__(self) -> None:
         # Not earlier: a thread that still waits must not find another file under the same number.
         try:
-            os.close(self._woken)
-            os.close(self._wake)
-            self._wake = -1
+            try:
+                os.close(self._woken)
+            finally:  # also when a signal comes between
+                os.close(self._wake)
+                self._wake = -1
         except (OSError, AttributeError, TypeError):  # Python ends: the modules are empty (test_handlers.py)
             pass

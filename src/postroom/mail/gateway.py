@@ -99,8 +99,10 @@ class Latch:
     def __del__(self) -> None:
         # Not earlier: a thread that still waits must not find somebody else's file under the same number.
         try:
-            os.close(self._reader)
-            os.close(self._writer)
+            try:
+                os.close(self._reader)
+            finally:  # also when a signal comes between
+                os.close(self._writer)
         except (OSError, AttributeError, TypeError):  # Python ends: the modules are empty (test_handlers.py)
             pass
 
