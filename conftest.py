@@ -15,7 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -133,6 +133,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     limit_s = item.config.getoption("--long-for")
     if item.get_closest_marker("long") and time.monotonic() - _BEGUN_S > limit_s:
         pytest.skip(f"not run: the {limit_s:g} s for long tests are over; make test-long runs all of them")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """What a test ignores of the destructors that it upsets comes while it is ignored, not in the middle of a later test."""
+    try:
+        return (yield)
+    finally:
+        if any(_IGNORES in given for mark in item.iter_markers("filterwarnings") for given in mark.args):
+            gc.collect()
+
+
+_IGNORES = "ignore::pytest.PytestUnraisableExceptionWarning"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_a_file_left_is_collected_with_it() -> Iterator[None]:
+    """A socket that a test did not close is told of at the end of its file, not in the middle of a test of another."""
+    yield
+    gc.collect()
 
 
 _figures: list[str] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.descriptors import open_now, opened_since
 
 from postroom.lang.values.raised import CommandFailed, WrongValue
 
@@ -359,9 +360,9 @@ def test_much_input_and_much_output_pass_through(program: Make) -> None:
 def test_descriptors_are_not_left_open(program: Make) -> None:
     main = program("if ($ sh -c 'exit 1' | cat < /dev/null 2>&1) { }\nreturn $(echo x <<< y)")
     main()
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    before = open_now()
 
     for _ in range(5):
         main()
 
-    assert (len(os.listdir("/proc/self/fd")) if before else 0) == before
+    assert opened_since(before) == []

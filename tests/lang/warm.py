@@ -43,6 +43,7 @@ MAX_BYTES = 1 << 20
 def _listener() -> socket.socket:
     """The address of the fork server, which is started with the first run and ends with this process."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    atexit.register(listener.close)
     listener.bind("")  # an address of the system's choice, which is no file
     listener.listen(64)
     words = [sys.executable, __file__, str(listener.fileno())]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import os
 import signal
@@ -20,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.descriptors import open_now, opened_since
 from tests.support.interleaving import Explored, Found, Run, explore
 from tests.support.systems import needs_linux
 
@@ -506,20 +506,14 @@ def named(subject: Any) -> str:
     return str(subject.scenario.__name__.replace("_", " "))
 
 
-def open_files() -> list[str]:
-    return sorted(os.listdir("/proc/self/fd"))
-
-
 def search(subject: Subject, folder: Path, **bounds: Any) -> Explored:
     """Explore a subject; no run may leave a descriptor open."""
     takes_folder = "folder" in inspect.signature(subject.scenario).parameters
 
     def scenario(run: Run) -> None:
-        before = open_files()
+        before = open_now(collected=False)
         subject.scenario(*((run, folder) if takes_folder else (run,)))
-        if open_files() != before:
-            gc.collect()
-            assert open_files() == before
+        assert opened_since(before) == []
 
     explored = explore(scenario, subject.within, **bounds)
     print(f"{named(subject)}, {bounds}: {explored.runs} interleavings of {explored.steps} steps")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -143,20 +141,6 @@ def pipes_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[int]]:
     monkeypatch.setattr(os, "close", watched_close)
     monkeypatch.setattr(socket, "socketpair", watched_socketpair)
     return lambda: made | {each.fileno() for each in sockets if each.fileno() >= 0}
-
-
-@contextmanager
-def descriptors_left(count: int) -> Iterator[None]:
-    """For a while this process may open so many files more, and then gets EMFILE."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = {int(name) for name in os.listdir("/proc/self/fd")}
-    free = (number for number in range(soft) if number not in taken or not os.path.exists(f"/proc/self/fd/{number}"))
-    limit = [next(free) for _ in range(count + 1)][-1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def interrupt_at(place: int, event: str, *names: str) -> Callable[[FrameType, str, Any], Any]:

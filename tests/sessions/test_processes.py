@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import resource
 import signal
@@ -23,7 +24,7 @@ from postroom.core.system import children as processes
 from postroom.core.system.children import Child, Ended, ForkServer
 from postroom.core.system.framing import read_frame, send_frame
 
-from .conftest import children_of, descriptors_left, interrupt_at, runs
+from .conftest import children_of, interrupt_at, runs
 from .test_delegate import gone_within
 
 pytestmark = pytest.mark.slow  # real processes, waited for
@@ -183,26 +184,21 @@ def test_many_children_run_side_by_side(server: ForkServer) -> None:
         child.close()
 
 
-@pytest.mark.parametrize("left", range(8))
-def test_a_start_for_which_there_are_no_descriptors_leaves_none_open(
-    server: ForkServer, pipes_left: Callable[[], set[int]], left: int
-) -> None:
-    """It takes a socket and three pipes, each of two ends."""
-    with descriptors_left(left), pytest.raises(OSError, match="Too many open files"):
-        server.start(f"{HERE}:answer")
+def test_what_there_are_no_descriptors_for_is_refused_and_leaves_none_open() -> None:
+    """Whichever descriptor is the first that is missing, of a child and of a fork server; the next child runs."""
+    text = f"import sys; sys.path[:] = {sys.path!r}; from sessions.few_descriptors import main; main()"
+    told = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
 
-    assert pipes_left() == set()
-    child = server.start(f"{HERE}:answer")
-    send_frame(child.control, b"abc")
-    assert child.wait(PATIENCE_S) == Ended(3, None)
-    child.close()
-
-
-def test_a_server_for_which_there_are_no_descriptors_leaves_none_open(pipes_left: Callable[[], set[int]]) -> None:
-    with descriptors_left(2), pytest.raises(OSError, match="Too many open files"):
-        ForkServer([HERE])
-
-    assert pipes_left() == set()
+    assert told.stderr == ""
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    refused = {"error": "Too many open files", "stays open": []}
+    assert [line for line in lines if line["what"] == "server"] == [
+        {"what": "server", "left": left, **refused} for left in range(3)
+    ]
+    assert [line for line in lines if line["what"] == "child"] == [
+        {"what": "child", "left": left, **refused} for left in range(8)
+    ]
+    assert [line["ended"] for line in lines if line["what"] == "next"] == [[3, None, None]] * 8
 
 
 REFUSED = "could not be started: the system refused a process (Resource temporarily unavailable)"

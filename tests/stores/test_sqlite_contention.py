@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.support.descriptors import open_now, opened_since
 from tests.support.watched_clock import WatchedClock
 
 import postroom
@@ -136,12 +136,11 @@ def test_where_there_is_no_table_everybody_is_alone(tmp_path: Path, rests: list[
 
 def test_who_has_left_keeps_no_descriptor_and_is_alone(path: Path, rests: list[float]) -> None:
     crowd = crowd_of(path, 3)
-    before = len(os.listdir("/proc/self/fd")) if sys.platform.startswith("linux") else 0
+    before = open_now()
     assert crowd.others() == 3
     crowd.close()
     assert crowd.others() == 0
-    if sys.platform.startswith("linux"):
-        assert len(os.listdir("/proc/self/fd")) == before
+    assert opened_since(before) == []
 
 
 def test_programs_that_are_hardly_in_anybodys_way_make_no_table(path: Path) -> None:

@@ -14,6 +14,10 @@ from .clock import Clock
 from .system.process import current_pid, join_thread, start_thread
 
 
+def _nothing() -> None:
+    pass
+
+
 class Chore:
     """Calls `step` in a daemon thread of that name, which runs from `start` until `close`.
 
@@ -122,7 +126,12 @@ class Chore:
         try:
             self._take_steps()
         finally:
-            self._last()
+            try:
+                self._last()
+            finally:
+                # Its owner knows this chore: together they would keep its descriptors until they are collected
+                # (tests/mail/test_closing.py).
+                self._step = self._last = _nothing
 
     def _take_steps(self) -> None:
         pause_s, fails = self._first_s, False
@@ -154,8 +163,10 @@ class Chore:
     def __del__(self) -> None:
         # Not earlier: a thread that still waits must not find another file under the same number.
         try:
-            os.close(self._woken)
-            os.close(self._wake)
-            self._wake = -1
+            try:
+                os.close(self._woken)
+            finally:  # also when a signal comes between
+                os.close(self._wake)
+                self._wake = -1
         except (OSError, AttributeError, TypeError):  # Python ends: the modules are empty (test_handlers.py)
             pass

@@ -100,8 +100,10 @@ class Latch:
     def __del__(self) -> None:
         # Not earlier: a thread that still waits must not find somebody else's file under the same number.
         try:
-            os.close(self._reader)
-            os.close(self._writer)
+            try:
+                os.close(self._reader)
+            finally:  # also when a signal comes between
+                os.close(self._writer)
         except (OSError, AttributeError, TypeError):  # Python ends: the modules are empty (test_handlers.py)
             pass
 
@@ -613,6 +615,7 @@ class Gateway:
             self._let_go()
             self.store.close()
             self._closed = True
+            self.looked = _nothing  # the room's, which knows this: together they would wait to be collected
         finally:
             self._is_being_closed = False
 

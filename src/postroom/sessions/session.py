@@ -182,6 +182,7 @@ class Session:
         self._left = True
         for undo in self._undo:
             undo()
+        self._undo.clear()  # they know the session, which with its room would wait to be collected
         with suppress(PostroomError):
             if self._member.role == OPENER:
                 self._record.end()

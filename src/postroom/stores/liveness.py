@@ -21,7 +21,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from postroom.core.system.files import is_local, open_shared
+from postroom.core.system.files import close_all, is_local, open_shared
 from postroom.core.system.process import byte_of, process_alive, sees_processes, this_process, without_byte
 
 FILE: Final = "alive"
@@ -46,8 +46,10 @@ class _Held:
         self.users = 0
 
     def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+        try:
+            close_all(self.descriptors)
+        finally:  # interrupted: nobody else knows them any more
+            close_all(self.descriptors)
 
 
 #: By device and inode: one file may have several paths.

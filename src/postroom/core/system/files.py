@@ -115,6 +115,20 @@ def open_shared(path: Path, flags: int, mode: int) -> int:
     return descriptor
 
 
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors, the last first, and take each out of the list.
+
+    A signal whose handler raises leaves in the list what is still open, and nothing else: the next call closes the
+    rest. Python looks for signals when `os.close` has returned, and nowhere between that and the `finally`
+    (tests/faults/test_interrupts.py).
+    """
+    while descriptors:
+        try:
+            os.close(descriptors[-1])
+        finally:
+            descriptors.pop()
+
+
 def map_part(descriptor: int, begin: int, size: int) -> mmap.mmap:
     """Map a part of a file, allocated before: writing to a hole on a full disk would end the process by SIGBUS."""
     if os.fstat(descriptor).st_size < begin + size:

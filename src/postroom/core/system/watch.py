@@ -147,8 +147,12 @@ class InotifyWatch(_Watch):
         return found
 
     def close(self) -> None:
-        """Stop watching."""
-        os.close(self._descriptor)
+        """Stop watching. Safe to call twice; a call that was interrupted can be made again."""
+        if self._descriptor >= 0:
+            try:
+                os.close(self._descriptor)
+            finally:
+                self._descriptor = -1
 
 
 class KqueueWatch(_Watch):
@@ -189,8 +193,12 @@ class KqueueWatch(_Watch):
         return [FolderNews(folder, ANYTHING, complete=False) for folder in folders]
 
     def close(self) -> None:
-        for number in self._names:
-            os.close(number)
+        while self._names:
+            number = next(iter(self._names))
+            try:
+                os.close(number)
+            finally:
+                del self._names[number]
         self._queue.close()
 
 

@@ -316,9 +316,14 @@ class Log:
             ) from error
 
     def close(self) -> None:
-        for descriptor in (self._lock, self._keys, self._mark, self._turn, self._file):
+        """Let go of all files. Safe to call twice; a call that was interrupted leaves the rest to the next."""
+        for name in ("_lock", "_keys", "_mark", "_turn", "_file"):
+            descriptor: int = getattr(self, name)
             if descriptor >= 0:
-                os.close(descriptor)
+                try:
+                    os.close(descriptor)
+                finally:
+                    setattr(self, name, -1)
 
 
 def _read_place(descriptor: int) -> int:

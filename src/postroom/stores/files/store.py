@@ -109,8 +109,9 @@ class FilesStore(TableStore):
             self._current_log()
 
     def _let_go(self) -> None:
-        while self._parts:  # each once, also when this was interrupted before
-            self._parts.pop().close()
+        while self._parts:  # one whose closing was interrupted is closed again by the next call
+            self._parts[-1].close()
+            self._parts.pop()
 
     def _hang_bells(self) -> Bells | None:
         try:
@@ -502,9 +503,9 @@ class FilesStore(TableStore):
                 self.turn.afterwards = self.close
                 return
             self._let_go()
-            bells, self._bells = self._bells, None  # a map of its page keeps a descriptor, for as long as it is known
-            if bells is not None:
-                bells.close()
+            if self._bells is not None:
+                self._bells.close()
+                self._bells = None  # a map of its page keeps a descriptor, for as long as it is known
 
     def __del__(self) -> None:
         try:  # noqa: SIM105  suppress is gone by then

@@ -108,8 +108,7 @@ class Tree:
         for descriptor in opened[:-1]:
             os.close(descriptor)
         if len(self._folders) >= _OPEN_FOLDERS:
-            oldest = next(name for name in self._folders if name != TEMP)
-            os.close(self._folders.pop(oldest))
+            self._shut(next(name for name in self._folders if name != TEMP))
         self._folders[path] = here
         return here
 
@@ -145,8 +144,15 @@ class Tree:
             there = os.stat(self.root / path, follow_symlinks=False)
             if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
                 return False
-        os.close(self._folders.pop(path))
+        self._shut(path)
         return True
+
+    def _shut(self, path: str) -> None:
+        """Close a folder and forget it: both, or neither, also when a signal comes (see `close_all`)."""
+        try:
+            os.close(self._folders[path])
+        finally:
+            del self._folders[path]
 
     def look_again(self) -> None:
         """Forget folders that were moved away, or replaced, since they were opened."""
@@ -256,7 +262,7 @@ class Tree:
         (from_folder, _, name), (to_folder, _, new_name) = was.rpartition("/"), path.rpartition("/")
         for folder in {from_folder, to_folder} - {TEMP}:
             if folder in self._folders and os.fstat(self._folders[folder]).st_nlink == 0:  # removed
-                os.close(self._folders.pop(folder))
+                self._shut(folder)
         to_descriptor = self.folder(to_folder, make=True) if to_folder else self._root
         from_descriptor = self.folder(from_folder)
         if to_folder and to_folder not in self._folders:  # opening the one may have closed the other
@@ -306,11 +312,15 @@ class Tree:
             os.fsync(self.folder(folder) if folder else self._root)
 
     def close(self) -> None:
-        """Let go of all folders."""
+        """Let go of all folders. Safe to call twice; a call that was interrupted leaves the rest to the next."""
         self._temp = -1  # first: other threads must not find another folder under its number
-        for descriptor in (*self._folders.values(), self._root):
-            os.close(descriptor)
-        self._folders.clear()
+        while self._folders:
+            self._shut(next(iter(self._folders)))
+        if self._root >= 0:
+            try:
+                os.close(self._root)
+            finally:
+                self._root = -1
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

@@ -260,11 +260,10 @@ class Link:
         try:
             if not self._is_left:
                 self._end(Errand([quietly(last)]))
+            self.leave()  # and not before: the connection would stay open when the loop ends under it
         except BaseException:
             self._closer = None  # the next call does the rest
             raise
-        finally:
-            self.leave()
 
     def _end(self, last: Errand) -> None:
         try:
