@@ -332,6 +332,38 @@ class Limiting(StoreBench):
             self.store.settle(delivery.ticket, outcome)
             assert own.wait(10)
 
+    @pytest.mark.parametrize("outcome", ["acked", "refused", "returned"])
+    @needs("limits")
+    @needs("shared")
+    def test_a_holder_that_has_not_read_the_limits_yet_wakes_others_all_the_same(self, outcome: str) -> None:
+        other = self.open_again()
+        self.send("bob", channel="jobs")
+        self.send("eve", channel="jobs")
+        (held,) = other.claim(self.want("bob", channels=JOBS)).deliveries
+        self.limit(LimitRule(concurrent=1))
+        assert self.work("eve") == []
+
+        with self.store.listen([topic_to("eve")]) as own:
+            assert not own.wait(0)
+            other.settle(held.ticket, outcome)
+            assert own.wait(10)
+
+    @needs("limits")
+    @needs("shared")
+    def test_so_does_housekeeping_that_has_not_read_the_limits_yet(self) -> None:
+        other = self.open_again()
+        other.sweep()
+        self.limit(LimitRule(concurrent=1))
+        self.send("bob", channel="jobs")
+        self.send("eve", channel="jobs")
+        assert len(self.work("bob", lease_s=5)) == 1
+        self.clock.advance(6)
+
+        with self.store.listen([topic_to("eve")]) as own:
+            assert not own.wait(0)
+            other.sweep()
+            assert own.wait(10)
+
     @needs("limits")
     def test_a_change_of_the_limits_wakes_receivers_of_what_waits(self) -> None:
         self.limit(paused=PAUSED)
