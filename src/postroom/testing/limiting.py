@@ -102,6 +102,21 @@ class Limiting(StoreBench):
         assert self.store.extend(late.ticket, 30)
         assert self.work("eve") == []
 
+    @pytest.mark.parametrize("beats", [False, True])
+    @needs("limits")
+    def test_of_two_late_holders_one_finds_its_place_taken(self, beats: bool) -> None:
+        self.jobs(2)
+        first, second = (delivery.ticket for delivery in self.work(lease_s=5))
+        self.limit(LimitRule(concurrent=1))
+        self.clock.advance(6)
+
+        if beats:
+            assert self.store.heartbeat([first, second], 30) == [second]
+        else:
+            assert self.store.extend(first, 30)
+            assert not self.store.extend(second, 30)
+        assert self.work("eve") == []
+
     @needs("limits")
     def test_a_limit_counts_every_mailbox_of_its_channel_and_no_other_channel(self) -> None:
         self.limit(LimitRule(concurrent=1))
@@ -268,7 +283,41 @@ class Limiting(StoreBench):
         self.clock.advance(1)
         assert [delivery.message.id for delivery in self.work()] == [ids[1]]
 
+    @needs("limits")
+    def test_after_a_slow_rate_a_faster_one_begins_at_once(self) -> None:
+        self.limit(LimitRule(per_s=0.001))
+        self.jobs(4)
+        assert len(self.work()) == 1
+
+        self.limit(LimitRule(per_s=2))
+
+        assert len(self.work()) == 1
+        self.clock.advance(0.5)
+        assert len(self.work()) == 1
+
+    @needs("limits")
+    def test_two_rates_of_one_channel_hold_together(self) -> None:
+        self.limit(LimitRule(per_s=1), LimitRule(per_s=0.1, burst=2))
+        self.jobs(4)
+        assert len(self.work()) == 1
+
+        self.clock.advance(1)
+        assert len(self.work()) == 1
+        self.clock.advance(8)
+        assert self.work() == []
+        self.clock.advance(1)
+        assert len(self.work()) == 1
+
     # Pauses
+
+    @needs("limits")
+    def test_a_pause_holds_for_a_claim_by_id_too(self) -> None:
+        self.limit(paused=PAUSED)
+        ids = self.jobs(1)
+
+        assert self.claim(ids=tuple(ids)) == []
+        self.unlimit()
+        assert len(self.claim(ids=tuple(ids))) == 1
 
     @needs("limits")
     def test_nothing_is_given_of_a_paused_channel(self) -> None:
