@@ -304,6 +304,8 @@ LIMIT_NAMES: Final = (
     *("one at once", "one at once", "two at once", "one of each sender", "one of each key", "one a second"),
     *("one in two seconds, or three", "two a second of each sender", "one a second, two at once", "two wait"),
     "one a second, and three in five",
+    "two wait",
+    "two wait",
     "no limit",
 )
 #: What each operation is given: one of each of these.
