@@ -275,6 +275,18 @@ class Limiting(StoreBench):
         assert self.work() == []
 
     @needs("limits")
+    def test_neither_a_rate_nor_a_pause_keeps_a_late_holder_from_its_message(self) -> None:
+        self.limit(LimitRule(per_s=0.01))
+        self.jobs(1)
+        (delivery,) = self.work(lease_s=5)
+        self.clock.advance(6)
+        assert self.store.extend(delivery.ticket, 5)
+
+        self.limit(LimitRule(per_s=0.01), paused=PAUSED)
+        self.clock.advance(6)
+        assert self.store.extend(delivery.ticket, 5)
+
+    @needs("limits")
     def test_each_sender_may_have_a_rate_of_its_own(self) -> None:
         self.limit(LimitRule(by="sender", per_s=1))
         ids = [*self.jobs(2, sender="ada"), *self.jobs(1, sender="cy")]
