@@ -154,6 +154,34 @@ def test_an_ack_that_nobody_saw_return_has_counted_or_not() -> None:
         assert (not judge([*calls, *look]).impossible) is possible, (first, second)
 
 
+def withdrawn(begin_ms: int, end_ms: int, label: str, *, done: bool) -> RecordedCall:
+    ids = [f"id of {label}"]
+    return RecordedCall("ada", "withdraw", begin_ms * MS, end_ms * MS, {"ids": ids}, ids if done else [])
+
+
+def test_a_message_that_was_withdrawn_is_not_delivered_and_one_that_somebody_has_is_not_withdrawn() -> None:
+    taken = [sent("a", 0, 1), claimed("p", 2, 3, "a", 1)]
+
+    assert not judge([sent("a", 0, 1), withdrawn(2, 3, "a", done=True)]).impossible
+    assert judge([sent("a", 0, 1), withdrawn(2, 3, "a", done=False)]).impossible
+    assert judge([sent("a", 0, 1), withdrawn(2, 3, "a", done=True), claimed("p", 4, 5, "a", 1)]).impossible
+    assert not judge([*taken, withdrawn(4, 5, "a", done=False)]).impossible
+    assert judge([*taken, withdrawn(4, 5, "a", done=True)]).impossible
+    assert not judge([*taken, withdrawn(1100, 1101, "a", done=True)]).impossible
+
+
+def test_messages_of_one_order_key_are_claimed_one_after_the_other() -> None:
+    calls = [sent("a", 0, 1), sent("b", 2, 3), claimed("p", 4, 5, "a", 1), claimed("q", 6, 7, "b", 1)]
+    for call in calls[:2]:
+        call.arguments["messages"][0]["order_key"] = "k"
+    settle = {"id": "id of a", "token": 1, "outcome": "acked", "delay_s": 0, "puts": [], "next": None}
+    acked = RecordedCall("p", "settle", 5 * MS, 6 * MS, settle, [True, "acked", [], None])
+
+    assert "of the same order key, came first" in str(judge(calls))
+    assert "of the same order key, came first" in str(judge([calls[0], calls[1], calls[3]]))
+    assert not judge([*calls[:3], acked, calls[3]]).impossible
+
+
 # Recording
 
 
@@ -180,6 +208,23 @@ def test_a_store_is_recorded_and_judged(tmp_path: Path) -> None:
     assert calls[1].result == [[id, "a", delivery.ticket.token, 1]]
     verdict = judge(calls)
     assert (verdict.calls, verdict.parts, verdict.impossible) == (8, 2, [])
+
+
+def test_order_keys_and_withdrawing_are_recorded_and_judged(tmp_path: Path) -> None:
+    store = RecordedStore(MemoryStore(Config(), ManualClock()), Recorder(tmp_path / "history", "me"))
+    drafts = [check(Draft(from_agent="ada", to_agent="bob", payload={"label": each}, order_key="k")) for each in "abc"]
+    first, second, _ = [store.put([each])[0] for each in drafts]
+    (delivery,) = store.claim(Want(agent="bob", lease_s=30, limit=3)).deliveries
+    assert store.withdraw([first, second], "ada") == [second]
+    assert store.settle(delivery.ticket, "acked").held
+    (delivery,) = store.claim(Want(agent="bob", lease_s=30, limit=3)).deliveries
+    assert delivery.message.payload == {"label": "c"}
+
+    calls = read(tmp_path / "history")
+
+    assert judge(calls).impossible == []
+    assert judge([call for call in calls if call.operation != "settle"]).impossible
+    assert judge([call for call in calls if call.operation != "withdraw"]).impossible
 
 
 def test_a_message_that_is_named_twice_in_a_requeue_is_put_back_once(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -10,9 +13,13 @@ import pytest
 from tests.faults.test_crash_points import test_points
 from tests.proof.test_simulation import hold_all
 
-from postroom.errors import RoomError
+from postroom.core.clock import ManualClock
+from postroom.core.config import Config
+from postroom.errors import RoomError, RoomUnreachable
+from postroom.stores.contract import LIMITS
 from postroom.stores.files.log import Log
 from postroom.stores.files.store import FilesStore
+from postroom.stores.files.tree import Tree
 from postroom.stores.sqlite.file import SqliteFile
 from postroom.stores.sqlite.putting import Puts
 from postroom.testing.simulation import RARE, RARE_ON, plans, simulate
@@ -59,6 +66,19 @@ def test_faults_of_disks_leave_the_schedules_of_other_rooms_as_they_are() -> Non
     assert on_disk._replace(faults=plan.faults) == plan
     assert set(plan.faults) <= set(on_disk.faults)
     assert not any(fault.kind in plans.INSIDE for fault in plan.faults)
+
+
+def test_limits_that_a_disk_does_not_take_are_refused_in_our_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with closing(FilesStore(tmp_path / "room", Config(), ManualClock())) as store:
+        monkeypatch.setattr(Tree, "replace", fail)
+        with pytest.raises(RoomUnreachable, match="nothing was changed"):
+            store.cell_write(LIMITS, {"agents": {}})
+        assert store.cell_read(LIMITS) is None
 
 
 # Stores that are broken on purpose
@@ -127,7 +147,7 @@ def say_undone_when_the_mark_failed(patch: pytest.MonkeyPatch) -> None:
     [
         ("sqlite", sync_nothing, 1),
         ("sqlite", wait_no_more_than_by_default, 10),
-        ("sqlite", commit_piece_by_piece, 320),
+        ("sqlite", commit_piece_by_piece, 780),
         ("sqlite", say_done_when_the_commit_failed, 195),
         ("files", leave_what_a_dead_process_began, 70),
         ("files", say_undone_when_the_mark_failed, 1),

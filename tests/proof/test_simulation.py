@@ -39,11 +39,11 @@ PARTS = 50
 WITHIN = 1000
 
 
-def hold_all(first: int, count: int, store: str = "memory") -> Counter[str]:
+def hold_all(first: int, count: int, store: str = "memory", theme: str | None = None) -> Counter[str]:
     """Run so many schedules, all of which must hold. Returns the rare states that they reached."""
     reached: Counter[str] = Counter()
     for seed in range(first, first + count):
-        outcome = simulate(seed, store=store)
+        outcome = simulate(seed, store=store, theme=theme)
         if outcome.failure is not None:
             pytest.fail("\n".join(shrink(outcome, store=store).report()))
         reached += outcome.reached
@@ -64,6 +64,37 @@ def test_every_promise_holds_in_a_million_schedules(part: int) -> None:
     count = EVERY // PARTS
     reached = hold_all(1_000_000 + part * count, count)
     assert [state for state in RARE if not reached[state]] == []
+
+
+#: States that a few hundred schedules of a theme come to.
+OFTEN = {
+    "orders": ("the next of its order key came", "a message was replaced", "a message could not be withdrawn"),
+    "limits": (
+        "a limit was reached: so many a second",
+        "a limit was reached: so many at once",
+        "a late holder had its message again under a limit",
+        "a mailbox was full",
+        "something was paused",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "count"), [("memory", 300), ("sqlite", 40), ("files", 15), ("nats", 15)])
+@pytest.mark.parametrize("theme", OFTEN)
+def test_every_promise_holds_with_order_keys_and_with_limits(theme: str, store: str, count: int) -> None:
+    reached = hold_all(1, count, store, theme)
+    assert store != "memory" or [state for state in OFTEN[theme] if not reached[state]] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(("store", "count"), [("memory", 10_000), ("sqlite", 1000), ("files", 500), ("nats", 500)])
+@pytest.mark.parametrize("theme", OFTEN)
+def test_every_promise_holds_in_many_schedules_with_order_keys_and_with_limits(
+    theme: str, store: str, count: int, part: int
+) -> None:
+    hold_all(1_000_000 + part * count, count, store, theme)
 
 
 def test_a_schedule_has_three_agents_fifty_steps_and_a_fault() -> None:

@@ -105,8 +105,12 @@ def limits_cell(limits: Limits) -> dict[str, Any] | None:
 
 
 def bucket_cell(channel: str, rule: LimitRule, group: str) -> str:
-    """The name of the cell in which a bucket is kept. The length keeps channel "a/b" apart from "a"."""
-    return f"{BUCKETS}/{len(channel)}/{channel}/{rule.by or ''}/{group}"
+    """The name of the cell in which a bucket is kept. The length keeps channel "a/b" apart from "a".
+
+    Each rate has buckets of its own: two rates of one channel hold together, and a changed one begins with a full bucket
+    (testing/limiting.py: test_after_a_slow_rate_a_faster_one_begins_at_once).
+    """
+    return f"{BUCKETS}/{len(channel)}/{channel}/{rule.by or ''}/{rule.per_s:g}/{rule.burst}/{group}"
 
 
 class Gates:
@@ -203,7 +207,7 @@ class Gates:
         if full_ms is None:
             value = self._bucket(cell)
             known_ms = float(value) if isinstance(value, (int, float)) else 0.0
-            # no emptier than empty: the limit may have been a slower one, or the clock another machine's
+            # no emptier than empty: the clock may have been another machine's
             full_ms = self._full_ms[cell] = min(known_ms, self._now_ms + rule.burst * rule.interval_ms())
         return full_ms
 

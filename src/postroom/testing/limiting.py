@@ -102,6 +102,21 @@ class Limiting(StoreBench):
         assert self.store.extend(late.ticket, 30)
         assert self.work("eve") == []
 
+    @pytest.mark.parametrize("beats", [False, True])
+    @needs("limits")
+    def test_of_two_late_holders_one_finds_its_place_taken(self, beats: bool) -> None:
+        self.jobs(2)
+        first, second = (delivery.ticket for delivery in self.work(lease_s=5))
+        self.limit(LimitRule(concurrent=1))
+        self.clock.advance(6)
+
+        if beats:
+            assert self.store.heartbeat([first, second], 30) == [second]
+        else:
+            assert self.store.extend(first, 30)
+            assert not self.store.extend(second, 30)
+        assert self.work("eve") == []
+
     @needs("limits")
     def test_a_limit_counts_every_mailbox_of_its_channel_and_no_other_channel(self) -> None:
         self.limit(LimitRule(concurrent=1))
@@ -260,6 +275,18 @@ class Limiting(StoreBench):
         assert self.work() == []
 
     @needs("limits")
+    def test_neither_a_rate_nor_a_pause_keeps_a_late_holder_from_its_message(self) -> None:
+        self.limit(LimitRule(per_s=0.01))
+        self.jobs(1)
+        (delivery,) = self.work(lease_s=5)
+        self.clock.advance(6)
+        assert self.store.extend(delivery.ticket, 5)
+
+        self.limit(LimitRule(per_s=0.01), paused=PAUSED)
+        self.clock.advance(6)
+        assert self.store.extend(delivery.ticket, 5)
+
+    @needs("limits")
     def test_each_sender_may_have_a_rate_of_its_own(self) -> None:
         self.limit(LimitRule(by="sender", per_s=1))
         ids = [*self.jobs(2, sender="ada"), *self.jobs(1, sender="cy")]
@@ -268,7 +295,41 @@ class Limiting(StoreBench):
         self.clock.advance(1)
         assert [delivery.message.id for delivery in self.work()] == [ids[1]]
 
+    @needs("limits")
+    def test_after_a_slow_rate_a_faster_one_begins_at_once(self) -> None:
+        self.limit(LimitRule(per_s=0.001))
+        self.jobs(4)
+        assert len(self.work()) == 1
+
+        self.limit(LimitRule(per_s=2))
+
+        assert len(self.work()) == 1
+        self.clock.advance(0.5)
+        assert len(self.work()) == 1
+
+    @needs("limits")
+    def test_two_rates_of_one_channel_hold_together(self) -> None:
+        self.limit(LimitRule(per_s=1), LimitRule(per_s=0.1, burst=2))
+        self.jobs(4)
+        assert len(self.work()) == 1
+
+        self.clock.advance(1)
+        assert len(self.work()) == 1
+        self.clock.advance(8)
+        assert self.work() == []
+        self.clock.advance(1)
+        assert len(self.work()) == 1
+
     # Pauses
+
+    @needs("limits")
+    def test_a_pause_holds_for_a_claim_by_id_too(self) -> None:
+        self.limit(paused=PAUSED)
+        ids = self.jobs(1)
+
+        assert self.claim(ids=tuple(ids)) == []
+        self.unlimit()
+        assert len(self.claim(ids=tuple(ids))) == 1
 
     @needs("limits")
     def test_nothing_is_given_of_a_paused_channel(self) -> None:
@@ -330,6 +391,38 @@ class Limiting(StoreBench):
 
         with self.store.listen([topic_to("eve")]) as own:
             self.store.settle(delivery.ticket, outcome)
+            assert own.wait(10)
+
+    @pytest.mark.parametrize("outcome", ["acked", "refused", "returned"])
+    @needs("limits")
+    @needs("shared")
+    def test_a_holder_that_has_not_read_the_limits_yet_wakes_others_all_the_same(self, outcome: str) -> None:
+        other = self.open_again()
+        self.send("bob", channel="jobs")
+        self.send("eve", channel="jobs")
+        (held,) = other.claim(self.want("bob", channels=JOBS)).deliveries
+        self.limit(LimitRule(concurrent=1))
+        assert self.work("eve") == []
+
+        with self.store.listen([topic_to("eve")]) as own:
+            assert not own.wait(0)
+            other.settle(held.ticket, outcome)
+            assert own.wait(10)
+
+    @needs("limits")
+    @needs("shared")
+    def test_so_does_housekeeping_that_has_not_read_the_limits_yet(self) -> None:
+        other = self.open_again()
+        other.sweep()
+        self.limit(LimitRule(concurrent=1))
+        self.send("bob", channel="jobs")
+        self.send("eve", channel="jobs")
+        assert len(self.work("bob", lease_s=5)) == 1
+        self.clock.advance(6)
+
+        with self.store.listen([topic_to("eve")]) as own:
+            assert not own.wait(0)
+            other.sweep()
             assert own.wait(10)
 
     @needs("limits")

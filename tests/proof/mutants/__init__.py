@@ -603,4 +603,115 @@ _POOLS = (
     ),
 )  # fmt: skip
 
-MUTANTS = (*_TABLES, *_SQLITE, *_OTHER_STORES, *_MAIL, *_SCHEDULES, *_BOARD, *_SESSIONS, *_POOLS)
+_LIMITS = (
+    Mutant(
+        "stores/gates.py", "one more runs at once than is allowed",
+        "self._counted(channel)[rule.by, name] >= rule.concurrent", "self._counted(channel)[rule.by, name] > rule.concurrent",
+    ),
+    Mutant(
+        "stores/gates.py", "the burst is forgotten",
+        " - (rule.burst - 1) * rule.interval_ms()", "",
+    ),
+    Mutant(
+        "stores/gates.py", "a burst is one too large",
+        "(rule.burst - 1) * rule.interval_ms()", "rule.burst * rule.interval_ms()",
+    ),
+    Mutant(
+        "stores/gates.py", "what a claim takes from a bucket is not written",
+        "self._full_ms[cell] = self.taken[cell] = full_ms", "self._full_ms[cell] = full_ms",
+    ),
+    Mutant(
+        "stores/gates.py", "several of one claim take from a bucket once",
+        "self._full_ms[cell] = self.taken[cell] = full_ms", "self.taken[cell] = full_ms",
+    ),
+    Mutant(
+        "stores/gates.py", "a bucket fills while it is full",
+        "max(self._full_at(cell, rule), self._now_ms) + rule.interval_ms()", "self._full_at(cell, rule) + rule.interval_ms()",
+    ),
+    Mutant(
+        "stores/gates.py", "two rates of a channel share a bucket",
+        "/{rule.per_s:g}/{rule.burst}/{group}", "/{group}",
+    ),
+    Mutant(
+        "stores/gates.py", "a pause keeps nothing back that is asked for by its id",
+        "        if limits.paused is not None:\n            return False\n        return not any", "        return not any",
+    ),
+    Mutant(
+        "stores/gates.py", "each order key has the limit of its sender",
+        'return "" if by is None else self.sender if by == "sender" else self.order_key', 'return "" if by is None else self.sender if by == "sender" else self.sender',
+    ),
+    Mutant(
+        "stores/gates.py", "what is taken in a claim does not count in it",
+        "            self._count(self._counts[channel], group)\n", "            pass\n",
+    ),
+    Mutant(
+        "stores/gates.py", "a late holder is kept from its message by a rate",
+        "msgspec.structs.replace(rule, per_s=None)", "msgspec.structs.replace(rule, burst=1)",
+    ),
+    Mutant(
+        "stores/gates.py", "a late holder runs beside the one that took its place",
+        "ChannelLimits(tuple(msgspec.structs.replace(rule, per_s=None) for rule in self.rules))", "ChannelLimits()",
+    ),
+    Mutant(
+        "stores/gates.py", "nobody is told when a rate lets more pass",
+        "        self.opens_ms = min(self.opens_ms, free_ms)\n", "",
+    ),
+    Mutant(
+        "stores/tables/limiting.py", "answers count",
+        "            if draft.answer_to is None:\n                self._running[draft.channel][key]", "            if draft.answer_to or not draft.answer_to:\n                self._running[draft.channel][key]",
+    ),
+    Mutant(
+        "stores/tables/limiting.py", "the end of a message wakes nobody that a limit keeps waiting",
+        "            self.ring_boxes(channel)\n", "            pass\n",
+    ),
+    Mutant(
+        "stores/tables/limiting.py", "a mailbox holds one more than it may",
+        "+ more > limits.waiting:", "+ more > limits.waiting + 1:",
+    ),
+    Mutant(
+        "stores/tables/limiting.py", "a mailbox is full one message too early",
+        "+ more > limits.waiting:", "+ more >= limits.waiting:",
+    ),
+    Mutant(
+        "stores/tables/limiting.py", "space in a full mailbox wakes no sender",
+        "            self._ring(contract.topic_space(channel))\n", "            pass\n",
+    ),
+    Mutant(
+        "stores/tables/steps.py", "a paused agent is given its mail",
+        "    if want.agent in limits.agents:\n", "    if False:\n",
+    ),
+    Mutant(
+        "stores/tables/tables.py", "a change of the limits wakes nobody",
+        "        if name == contract.LIMITS:\n            self.limits.ring_boxes()\n", "",
+    ),
+    Mutant(
+        "stores/sqlite/schema.sql", "a claim goes by limits that have changed",
+        "(?7 IS NULL OR {limits_version} = ?7)", "(?7 IS NULL OR ?7 IS NOT NULL)",
+    ),
+    Mutant(
+        "stores/sqlite/schema.sql", "a holder that has not read the limits wakes nobody",
+        "implied = 1 AND order_key IS NULL\n    AND {limits_version} = ?5", "implied = 1 AND order_key IS NULL\n    AND ?5 IS NOT NULL",
+    ),
+    Mutant(
+        "stores/sqlite/limiting.py", "what a claim takes from a bucket is not written",
+        '            self._file.execute("cell_put", (name, self._file.numbers.tick(), f"{full_ms!r}"))\n', "            pass\n",
+    ),
+    Mutant(
+        "stores/sqlite/limiting.py", "the end of a message wakes nobody that a limit keeps waiting",
+        "if limits is not None and limits.is_concurrent():", "if limits is not None and not limits.is_concurrent():",
+    ),
+    Mutant(
+        "stores/sqlite/limiting.py", "a mailbox holds one more than it may",
+        "if depth > limits.waiting:", "if depth > limits.waiting + 1:",
+    ),
+    Mutant(
+        "stores/sqlite/limiting.py", "a late holder runs beside the one that took its place",
+        "                return passing.lets_pass(channel, gates.Group(sender, order_key))", "                return True",
+    ),
+    Mutant(
+        "stores/sqlite/limiting.py", "a paused agent is given its mail",
+        "limits is not None and agent in limits.agents", "limits is not None and agent == limits.agents",
+    ),
+)  # fmt: skip
+
+MUTANTS = (*_TABLES, *_SQLITE, *_OTHER_STORES, *_LIMITS, *_MAIL, *_SCHEDULES, *_BOARD, *_SESSIONS, *_POOLS)

@@ -386,7 +386,12 @@ class FilesStore(TableStore):
 
     def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
         if name == LIMITS and value is not None:
-            self._tree.tell(LIMITED, "Mailboxes here may be full: senders count first.\n")
+            try:
+                self._tree.tell(LIMITED, "Mailboxes here may be full: senders count first.\n")
+            except OSError as error:  # (tests/proof/test_simulated_disks.py: test_limits_that_a_disk_does_not_take_are_refused_in_our_words)
+                self.check()
+                self.check_there()
+                raise _in_our_words(error, self.folder) from error
         return super().cell_write(name, value, expect)
 
     def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:

@@ -100,11 +100,20 @@ class Claims:
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         """See `Store.extend`."""
         with self._steps.step() as moment:
+            self._end_leases(moment)
             return self._extend(ticket, lease_s, moment)
+
+    def _end_leases(self, moment: StepTime) -> None:
+        """Under limits, a lease that has ended leaves its place before anybody is given one.
+
+        (testing/limiting.py: test_of_two_late_holders_one_finds_its_place_taken)
+        """
+        if self._limits.learn():
+            self._upkeep.apply_due_timers(moment)
 
     def _extend(self, ticket: Ticket, lease_s: float, moment: StepTime) -> bool:
         key = self._steps.key(ticket.id)
-        if self._limits.learn() and not self._limits.may_run_again(key, moment.now):
+        if self._limits.version and not self._limits.may_run_again(key, moment.now):
             return False
         entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
         bindings = (key, ticket.token, lease_end(moment, lease_s), entry)
@@ -121,6 +130,7 @@ class Claims:
     def _heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
         lost = []
         with self._steps.step() as moment:
+            self._end_leases(moment)
             ends = lease_end(moment, lease_s)
             for ticket in tickets:
                 held = self._file.change("heartbeat", (self._steps.key(ticket.id), ticket.token, ends)) > 0

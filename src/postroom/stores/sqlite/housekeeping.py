@@ -62,6 +62,8 @@ class SqliteHousekeeping:
         ends: list[State | None] = []
         passed: set[int | None] = set()  # since these rows were read: no longer BLOCKED
         rows = self._file.execute("due", (moment.now,)) + self._file.execute("ended_leases", (moment.now,))
+        if rows:  # (testing/limiting.py: test_so_does_housekeeping_that_has_not_read_the_limits_yet)
+            self.limits.learn()
         for key, own_id, state, expires, count, most, to_agent, channel, order_key in rows:
             if state == State.CLAIMED:
                 ended = self._end_claim(key, own_id, expires, count, most, LEASE_ENDED, moment)
@@ -153,6 +155,7 @@ class SqliteHousekeeping:
         if not gone:
             return Swept()
         with self._steps.step() as moment:
+            self.limits.learn()
             swept = [self._release_process(number, moment) for number in gone]
         self._steps.learn_processes()
         return _sum(*swept)

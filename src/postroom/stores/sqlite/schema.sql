@@ -283,7 +283,10 @@ WHERE key = ?1 AND state = ?6 AND {limits_known}
 
 -- name: limits_known
 -- A message is taken by the limits that its claimer knows (by their version, ?7), or not at all. An answer has none.
-(?7 IS NULL OR coalesce((SELECT version FROM {cells} WHERE name = 'limits'), 0) = ?7)
+(?7 IS NULL OR {limits_version} = ?7)
+
+-- name: limits_version
+coalesce((SELECT version FROM {cells} WHERE name = 'limits'), 0)
 
 -- name: take_and_ack
 UPDATE {mail} SET state = 2, token = token + 1, change = tick(), wake_at = NULL, delivery_count = delivery_count + 1,
@@ -387,9 +390,11 @@ UPDATE {mail} SET state = 6, change = tick(), wake_at = NULL, owner = NULL, wait
 WHERE key = ?1
 
 -- name: ack
--- The usual end of a message: all that its ledger says stands in other columns, and none waits behind it.
+-- The usual end of a message: all that its ledger says stands in other columns, and none waits behind it. Its holder knows
+-- the limits as they are (by their version, ?5): others may have to be woken.
 UPDATE {mail} SET state = 2, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?4
 WHERE key = ?1 AND token = ?2 AND claimed_by = ?3 AND state = 1 AND implied = 1 AND order_key IS NULL
+    AND {limits_version} = ?5
 
 -- name: finish
 UPDATE {mail} SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = coalesce(?4, error),
@@ -397,8 +402,8 @@ UPDATE {mail} SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, wai
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
 -- name: finish_alone
--- In a statement of its own, where no other message waits behind it.
-{finish} AND order_key IS NULL
+-- In a statement of its own, where no other message waits behind it and the limits are known (by their version, ?6).
+{finish} AND order_key IS NULL AND {limits_version} = ?6
 
 -- name: held
 SELECT delivery_count, max_deliveries, expires, to_agent, channel, waiter, order_key FROM {mail}

@@ -53,7 +53,7 @@ class Settlements:
                 self._limits.freed_by_key(self._steps.key(ticket.id), moment)
                 self._steps.ring(moment)
                 return Settled(True, state, [], None)
-            # a stale ticket; or an order key, whose next message is let pass in the same step
+            # a stale ticket; limits that are new here; or an order key, whose next message is let pass in the same step
         return self._settle_in_a_step(claim_next, partial(self._settle_now, ticket, outcome, detail, delay_s, puts))
 
     @whole
@@ -73,13 +73,18 @@ class Settlements:
     def _settle_now(
         self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: StepTime
     ) -> _SettledNow:
-        self._limits.freed_by_key(self._steps.key(ticket.id), moment)
+        key = self._steps.key(ticket.id)
         if outcome in _SETTLED_AS and not puts:
             state = _SETTLED_AS[outcome]
-            return (state if self._finish(ticket, state, detail, moment) else None), []
-        rows = self._file.execute("held", (self._steps.key(ticket.id), ticket.token))
+            if not self._finish(ticket, state, detail, moment):
+                return None, []
+            self._limits.freed_by_key(key, moment)
+            return state, []
+        rows = self._file.execute("held", (key, ticket.token))
         if not rows:
             return None, []
+        self._limits.learn()
+        self._limits.freed_by_key(key, moment)
         # before the question ends, so that its answer still finds the waiter
         ids = self._putting.put_all(puts, moment, {ticket.id: rows[0][5]})
         if outcome not in _SETTLED_AS:
@@ -98,16 +103,22 @@ class Settlements:
         """
         if self._ack(ticket, state, detail, moment):
             return True  # it has none
+        # (testing/limiting.py: test_a_holder_that_has_not_read_the_limits_yet_wakes_others_all_the_same)
+        self._limits.learn()
         held = self._end(ticket, state, detail, moment, "finish")
         if held and is_ordered is not False:
             self._putting.let_the_next_pass(self._steps.key(ticket.id), moment)
         return held
 
     def _ack(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime) -> bool:
-        """End a message without an order key by its claimer's ack: there is nothing more to tell than that."""
+        """End a message without an order key by its claimer's ack: there is nothing more to tell than that.
+
+        False also when the limits are not those that this process knows.
+        """
         if state is not State.ACKED or detail is not None:
             return False
-        if not self._file.change("ack", (self._steps.key(ticket.id), ticket.token, ticket.agent, moment.wall_ms)):
+        values = (self._steps.key(ticket.id), ticket.token, ticket.agent, moment.wall_ms, self._limits.version)
+        if not self._file.change("ack", values):
             return False
         moment.everyone.add(topic_message(ticket.id))
         return True
@@ -116,7 +127,9 @@ class Settlements:
         """End a message by that statement, if the ticket still counts."""
         error = detail if state in (State.DEAD, State.REFUSED) else None
         entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
-        if not self._file.change(statement, (self._steps.key(ticket.id), ticket.token, int(state), error, entry)):
+        known = (self._limits.version,) if statement == "finish_alone" else ()
+        values = (self._steps.key(ticket.id), ticket.token, int(state), error, entry, *known)
+        if not self._file.change(statement, values):
             return False
         moment.everyone.add(topic_message(ticket.id))
         return True

@@ -65,6 +65,7 @@ def judge(
     history = _History(calls, int(slack_s * 1e9), int(lingers_s * 1e9))
     history.judge_mail()
     history.judge_cells()
+    history.judge_keys()
     if ordered:
         history.judge_order()
     return HistoryVerdict(len(history.calls), history.parts, history.impossible)
@@ -135,7 +136,7 @@ class _History:
             self._sent[label] = Sent(
                 label, call, said["to"], said["channel"], said["priority"], said["most"],
                 int(said.get("delay_s", 0) * 1e9), None if ttl_s is None else int(ttl_s * 1e9),
-                said.get("answer", False), place,
+                said.get("answer", False), place, said.get("order_key"),
             )  # fmt: skip
             if ids is not None:
                 self._name(ids[place], label, call)
@@ -164,9 +165,9 @@ class _History:
             self._about(call, arguments["id"], "extend", detail, call.result)
         elif operation == "look" and not call.is_unknown:
             self._about(call, arguments["id"], "look", None, call.result)
-        elif operation == "requeue":
+        elif operation in ("requeue", "withdraw"):
             for id in dict.fromkeys(arguments["ids"]):  # one that was named twice is put back once
-                self._about(call, id, "requeue", None, call.result if call.is_unknown else id in call.result)
+                self._about(call, id, operation, None, call.result if call.is_unknown else id in call.result)
         elif operation in ("read", "write"):
             self._cells[arguments["cell"]].append(call)
 
@@ -312,7 +313,7 @@ class _History:
         unseen = self._unseen_by_queue()
         ready: dict[Queue, list[ReadySpan]] = defaultdict(list)
         for sent in self._sent.values():
-            if not sent.answer:
+            if not sent.answer and sent.order_key is None:  # one that is behind another is not ready
                 ready[sent.to, sent.channel] += self._ready(sent, unseen)
         taken: dict[Queue, list[TakenMessage]] = defaultdict(list)
         for call, wanted, given in self._requests:
@@ -344,6 +345,41 @@ class _History:
                 why = "one claim gave them in the wrong order"
                 self._fault(f"{one.label} and {other.label}", why, [one.call, other.call, call])
 
+    # Order keys
+
+    def judge_keys(self) -> None:
+        """Of one key in one mailbox none is given before one that was surely stored first, and has surely not ended."""
+        lines: dict[tuple[str | None, str, str], list[Sent]] = defaultdict(list)
+        for sent in self._sent.values():
+            if sent.order_key is not None:
+                lines[sent.to, sent.channel, sent.order_key].append(sent)
+        unseen = self._unseen_by_queue()
+        for line in lines.values():
+            ends = [(sent, self._may_end_ns(sent, unseen)) for sent in line if sent.is_stored]
+            for later in line:
+                for claim in self._claims.get(later.label, ()):
+                    for first, ends_ns in ends:
+                        if sent_before(first, later) and claim.call.end_ns < ends_ns and not self._was_back(later):
+                            why = f"it was claimed while {first.label}, of the same order key, came first"
+                            self._fault(later.label, why, [first.call, later.call, claim.call])
+
+    def _was_back(self, sent: Sent) -> bool:
+        return any(kind == "requeue" and result is not False for _, kind, _, result in self._steps.get(sent.label, ()))
+
+    def _may_end_ns(self, sent: Sent, unseen: dict[str, list[Unseen]]) -> int:
+        """The earliest moment at which a message may have ended, or lost its place by being put back."""
+        strangers = unseen.get(sent.to if sent.to is not None else f"#{sent.channel}", ())
+        moments = [claim.begin_ns for claim in strangers]
+        moments += [each.call.begin_ns for each in self._claims.get(sent.label, ()) if each.deliveries >= sent.most]
+        for call, kind, detail, result in self._steps.get(sent.label, ()):
+            if kind in ("requeue", "withdraw") and result is not False:
+                moments.append(call.begin_ns)
+            if kind == "settle" and detail[1] not in ("retry", "returned"):
+                moments.append(call.begin_ns)
+        if sent.ttl_ns is not None:
+            moments.append(sent.call.begin_ns + sent.ttl_ns - self._slack_ns)
+        return min(moments, default=FOREVER)
+
     def _queues(self, wanted: dict[str, Any], queues: Iterable[Queue]) -> list[Queue]:
         agent, channels = wanted["agent"], wanted.get("channels")
         if channels is None:
@@ -358,8 +394,8 @@ class _History:
         if sent.is_stored:
             begins.append((sent.call, sent.delay_ns, 0, 1))
         for call, kind, detail, result in self._steps.get(sent.label, ()):
-            if kind == "requeue" and result is not False:
-                return  # its deliveries count anew: they do not tell any more whether somebody had it unseen
+            if kind in ("requeue", "withdraw") and result is not False:
+                return  # its deliveries count anew, or it has ended: they do not tell whether somebody had it unseen
             if kind == "settle" and not call.is_unknown and result[0] and result[1] in ("ready", "delayed"):
                 token, outcome, delay_ns = detail
                 begins.append((call, delay_ns, token, number_of.get(token, 0) + (outcome == "retry")))

@@ -226,6 +226,11 @@ class RecordedStore:
 
         return self._do(lambda: self.store.get(id), shown, "look", id=id)
 
+    def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
+        """Recorded as "withdraw": by the sender of these messages, which a history takes for granted."""
+        wanted = list(ids)
+        return self._do(lambda: self.store.withdraw(wanted, agent, reason), list, "withdraw", ids=wanted)
+
     def requeue(self, ids: Iterable[str]) -> list[str]:
         """Recorded as "requeue"."""
         wanted = list(ids)
@@ -253,8 +258,10 @@ class RecordedStore:
 def _said(draft: Draft) -> dict[str, Any]:
     """What matters of a message that is sent; what is as usual is left out."""
     said: dict[str, Any] = {"label": draft.payload[LABEL], "to": draft.to_agent, "channel": draft.channel}
-    if draft.publish or draft.idempotency_key is not None:
-        raise ValueError("publications and idempotency keys have no place in a history: record plain messages")
+    if draft.publish or draft.idempotency_key is not None or draft.replaces is not None or draft.debounce:
+        raise ValueError(
+            "publications, idempotency keys and replacements have no place in a history: record plain messages"
+        )
     said["priority"], said["most"] = draft.priority, draft.max_deliveries
     if draft.delay_s:
         said["delay_s"] = draft.delay_s
@@ -262,6 +269,8 @@ def _said(draft: Draft) -> dict[str, Any]:
         said["ttl_s"] = draft.ttl_s
     if draft.answer_to is not None:
         said["answer"] = True
+    if draft.order_key is not None:
+        said["order_key"] = draft.order_key
     return said
 
 

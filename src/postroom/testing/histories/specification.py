@@ -67,6 +67,7 @@ class Sent(NamedTuple):
     ttl_ns: int | None
     answer: bool
     place: int  # within its batch
+    order_key: str | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -202,6 +203,15 @@ class Mail:
         if said in _WAITS and life.state == HELD and life.deliveries < self.sent[step.place].most:
             return max(now_ns, life.free_ns), life
         return None
+
+    def _withdraw(self, life: MessageLife, step: HistoryStep, now_ns: int) -> tuple[int, MessageLife] | None:
+        """By its sender, and nobody has it: at the earliest when the lease of its late holder is over."""
+        used_up = life.state == HELD and life.deliveries >= self.sent[step.place].most
+        can_be = life.state in (WAITING, HELD) and not used_up
+        if step.unknown or step.result:
+            at_ns = max(now_ns, life.free_ns) if life.state == HELD else now_ns
+            return (at_ns, life._replace(state="withdrawn", counts=False)) if can_be else None
+        return (now_ns, life) if life.state != WAITING or self.sent[step.place].answer else None
 
     def _requeue(self, life: MessageLife, step: HistoryStep, now_ns: int) -> tuple[int, MessageLife] | None:
         ended = life.state in _ENDED_BADLY

@@ -10,6 +10,7 @@ from collections import Counter
 
 from postroom.core.clock import SYSTEM
 
+from .plans import THEMES
 from .runs import DEFAULT_STEPS, RARE, RARE_ON, STORES, ScheduleOutcome, simulate
 from .shrinking import shrink
 
@@ -18,6 +19,7 @@ _EXAMPLES = """examples:
   python -m postroom.testing.simulation --count 1 --seed 4711   that schedule again
   python -m postroom.testing.simulation --count 100 --store sqlite
   python -m postroom.testing.simulation --count 100 --store nats    on a simulated NATS server
+  python -m postroom.testing.simulation --count 100 --theme limits  limits and pauses alone
 """
 _PROGRESS_NS = 5_000_000_000
 
@@ -61,7 +63,7 @@ def _run(args: argparse.Namespace, stopper: _Stopper) -> int:
     try:
         print(f"{args.count} schedules on {args.store}, from seed {args.seed}", file=sys.stderr, flush=True)
         for seed in range(args.seed, args.seed + args.count):
-            outcome = simulate(seed, store=args.store, steps=args.steps)
+            outcome = simulate(seed, store=args.store, steps=args.steps, theme=args.theme)
             done += 1
             reached += outcome.reached
             if stopper.number:
@@ -90,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=_positive, default=1000, help="how many schedules (default: 1000)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed; the others follow it (default: 1)")
     parser.add_argument("--store", choices=sorted(STORES), default="memory", help="the store (default: memory)")
+    parser.add_argument("--theme", choices=sorted(THEMES), help="only schedules of this theme (default: all themes)")
     parser.add_argument(
         "--steps", type=_positive, default=DEFAULT_STEPS, help=f"steps before the calm (default: {DEFAULT_STEPS})"
     )

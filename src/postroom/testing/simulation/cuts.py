@@ -27,6 +27,8 @@ from .process import Around, Process
 _ALL: Final = 10_000
 #: Steps that wait for the disk with full sync; a claim does not, unless it settles what it takes.
 _SYNCED: Final = ("put", "settle", "cell_write", "put_with_cell")
+#: Steps on several messages that return those for which they were done, and the ledger's words for them.
+_OF_SEVERAL: Final = {"requeue": "requeued", "withdraw": "withdrawn"}
 #: Steps that no ledger tells of: the list of subscribers does.
 _SUBSCRIBING: Final = ("subscribe", "unsubscribe")
 
@@ -83,7 +85,16 @@ class CutSteps:
         """A step has returned. If it wrote something, cut steps that were not seen until now never happen."""
         if wrote:
             self.open.clear()
-        if step.name not in ("put", "claim", "claim_answer", "settle", "cell_write", "put_with_cell", "requeue"):
+        if step.name not in (
+            "put",
+            "claim",
+            "claim_answer",
+            "settle",
+            "cell_write",
+            "put_with_cell",
+            "requeue",
+            "withdraw",
+        ):
             return
         entries, cells = list(self._entries_of(step, result)), []
         if step.name == "cell_write" and result is not None:
@@ -105,8 +116,8 @@ class CutSteps:
             yield from (self._entry(each.message.id, "claimed") for each in result.deliveries)
         elif step.name == "claim_answer" and result is not None:
             yield self._entry(result.message.id, "claimed")
-        elif step.name == "requeue":
-            yield from (self._entry(id, "requeued") for id in result)
+        elif step.name in _OF_SEVERAL:
+            yield from (self._entry(id, _OF_SEVERAL[step.name]) for id in result)
         elif step.name == "settle":
             if result.held:
                 yield self._entry(step.args[0].id, _word(step.args[1], result.state))
@@ -155,6 +166,8 @@ class CutSteps:
         parts: list[bool] = []
         if step.name == "requeue":
             parts += [self._is_back(id, look) for id in step.args[0]]
+        if step.name == "withdraw":
+            return bool(self._withdrawn(step, look))
         new = [draft for draft in step.drafts() if not self._judge.is_repeat(draft)]
         parts += [bool(look.stored(draft)) for draft in new if not draft.publish]
         if step.name == "settle":
@@ -173,6 +186,12 @@ class CutSteps:
 
     def _is_back(self, id: str, look: _Look) -> bool:
         return look.count(id, "requeued") > self._entries[id, "requeued"]
+
+    def _withdrawn(self, step: StoreStep, look: _Look) -> list[str]:
+        """What a withdrawal that was cut had taken back."""
+        known = self._judge.seen
+        taken = [id for id in step.args[0] if id in known and known[id].final is not State.WITHDRAWN]
+        return [id for id in taken if look.get(id).exact_state is State.WITHDRAWN]
 
     def _is_settled(self, step: StoreStep, look: _Look) -> bool:
         ticket, outcome = step.args[:2]
@@ -201,7 +220,11 @@ class CutSteps:
         with judge.back_at(step.room_ms):
             if step.name == "put":
                 self.done(step, ids, wrote=False)
-                judge.put(step.process, step.drafts(), ids)
+                judge.put(step.process, step.drafts(), ids, look.state)
+            elif step.name == "withdraw":
+                withdrawn = self._withdrawn(step, look)
+                self.done(step, withdrawn, wrote=False)
+                judge.withdrawn(step.process, withdrawn)
             elif step.name == "cell_write":
                 name, value, expect = (*step.args, ANY)[:3]
                 version = look.version(name)
@@ -306,6 +329,9 @@ class _Look:
         """A message that is there; one that is lost has an empty ledger."""
         found = self._messages[id] if self.has(id) else None
         return MessageWithLedger(id=id) if found is None else found
+
+    def state(self, id: str) -> State:
+        return self.get(id).exact_state
 
     def count(self, id: str, word: str) -> int:
         if word == "stored":

@@ -15,12 +15,26 @@ from postroom.board.records import CLAIMS
 from postroom.core.message import Draft, MessageWithLedger
 from postroom.core.states import FINISHED, State
 from postroom.pools import decision_store
-from postroom.stores.contract import ANY, Delivery, Settled, Store, Ticket, Want, topic_channel, topic_to
+from postroom.stores.contract import (
+    ANY,
+    LIMITS,
+    Claimed,
+    Delivery,
+    Settled,
+    Store,
+    Ticket,
+    Want,
+    topic_channel,
+    topic_to,
+)
 
 from .broken import Broken
 from .decision_judge import DecisionJudge
+from .limit_judge import LimitJudge
+from .order_judge import OrderJudge
 from .plans import CHANNEL
 from .process import Around, Hinted, Process
+from .seen import Seen
 from .session_judge import MEMBER, SESSION, SessionJudge
 from .task_judge import TaskJudge
 from .tick_judge import PREFIX as SCHEDULE
@@ -35,33 +49,6 @@ _FINAL: Final = {
 }
 
 _PRESENCE: Final = "agent/"
-
-
-class Seen:
-    """What the judge knows of one message."""
-
-    __slots__ = (
-        *("asker", "called_at", "claims", "deliveries", "draft", "due_ms", "expires_ms", "final", "held", "holder"),
-        *("label", "number", "put_at", "spent", "to_agent", "token", "until_ms"),
-    )
-
-    def __init__(self, number: int, draft: Draft, to_agent: str | None, now_ms: int) -> None:
-        self.number = number
-        self.label = f"m{number}"
-        self.draft = draft
-        self.to_agent = to_agent
-        self.due_ms = now_ms + round(draft.delay_s * 1000)
-        self.expires_ms = None if draft.ttl_s is None else now_ms + round(draft.ttl_s * 1000)
-        self.token = self.deliveries = self.claims = self.until_ms = 0
-        #: The process that claimed it last, whether it still holds it, whether the last token was used up.
-        self.holder: Process | None = None
-        self.held = False
-        self.spent = True
-        self.final: State | None = None
-        #: The process that waits for its answer.
-        self.asker: Process | None = None
-        #: The steps at which it was put, and at which the call began by which it was claimed last.
-        self.put_at = self.called_at = 0
 
 
 class ScheduleJudge:
@@ -92,6 +79,10 @@ class ScheduleJudge:
         self.sessions = SessionJudge(world, self._has_open_mail)
         self.decisions = DecisionJudge(world, self._is_gone)
         self.ticks = TickJudge(world)
+        self.orders = OrderJudge(world)
+        self.limits = LimitJudge(world, self._all_seen)
+        #: What has ended, or went back, in the step that is judged, and whether it surely ran until then.
+        self._ended: list[tuple[Seen, bool]] = []
         #: What those that wait at the channel wait for.
         self.topic_of_channel = topic_channel(CHANNEL)
 
@@ -100,34 +91,62 @@ class ScheduleJudge:
         seen = self.seen.get(id)
         return "m?" if seen is None else seen.label
 
-    def _now_ms(self) -> int:
+    def _all_seen(self) -> Iterable[Seen]:
+        return self.seen.values()
+
+    def now_ms(self) -> int:
+        """The moment of what is judged, in room time."""
         return self._world.room_ms() if self.at_ms is None else self.at_ms
 
     # Steps
 
-    def put(self, process: Process, drafts: Sequence[Draft], ids: Sequence[str]) -> None:
-        """Messages were stored."""
-        now_ms, world = self._now_ms(), self._world
+    def put(
+        self,
+        process: Process,
+        drafts: Sequence[Draft],
+        ids: Sequence[str],
+        state_of: Callable[[str], State | None] | None = None,
+    ) -> None:
+        """Messages were stored. `state_of` tells how another one stands after that, where it can be asked."""
+        now_ms, world = self.now_ms(), self._world
         self._judge_copies(drafts, ids)
         for at, id in enumerate(ids):
             if id in self.seen:
                 world.happened("a repeated key stored nothing")
                 continue
             draft = drafts[at if len(drafts) == len(ids) else 0]
-            to_agent = draft.to_agent
-            self.seen[id] = seen = Seen(len(self.seen) + 1, draft, to_agent, now_ms)
+            self.seen[id] = seen = Seen(len(self.seen) + 1, id, draft, now_ms, self._is_lost)
             seen.put_at = world.step
+            self.orders.put(seen)
             if draft.waiter is not None:
                 seen.asker = process
-            if not draft.delay_s and draft.ttl_s is None and draft.answer_to is None and not draft.publish:
+            is_plain = draft.answer_to is None and draft.order_key is None and not draft.publish
+            if not draft.delay_s and draft.ttl_s is None and is_plain:
                 self._lines.setdefault(_line(seen), []).append(seen)
-            world.tell(process, f"puts {seen.label} for {to_agent or draft.channel}")
+            world.tell(process, f"puts {seen.label} for {draft.to_agent or draft.channel}")
             self.sessions.judge_acts(process, draft.channel)
             self.tasks.put(draft)
             self.ticks.put(process, draft)
             self._judge_answer(draft)
-            if draft.answer_to is None and not draft.delay_s:
+            if state_of is not None:
+                self._judge_replaced(process, seen, state_of)
+            if draft.answer_to is None and not draft.delay_s and not self.orders.is_behind(seen):
                 self._judge_hints(draft)
+            self.limits.stored(process, seen, now_ms)
+
+    def _judge_replaced(self, process: Process, new: Seen, state_of: Callable[[str], State | None]) -> None:
+        """What a message replaces is withdrawn in the step that stored it, if no receiver has it."""
+        draft, now_ms = new.draft, self.now_ms()
+        old = [self.seen[draft.replaces]] if draft.replaces in self.seen else []
+        old += [each for each in self.orders.line_of(draft) if draft.debounce and each.number < new.number]
+        for seen in dict.fromkeys(old):
+            if seen.final is not None or seen.draft.from_agent != draft.from_agent:
+                continue
+            if state_of(seen.id) is State.WITHDRAWN:
+                self._world.happened("a message was replaced")
+                self.withdrawn(process, [seen.id])
+            elif _must_be_withdrawable(seen, now_ms):
+                raise Broken(f"{new.label} replaces {seen.label}, which waits all the same")
 
     def _judge_copies(self, drafts: Sequence[Draft], ids: Sequence[str]) -> None:
         """A key that is repeated stores nothing; what is published is stored once for each subscriber."""
@@ -155,7 +174,7 @@ class ScheduleJudge:
 
     def held_by(self, process: Process) -> set[str]:
         """What a process holds, and could not have lost."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         return {s.label for s in self.seen.values() if s.held and s.holder is process and s.until_ms > now_ms}
 
     def _judge_answer(self, draft: Draft) -> None:
@@ -169,6 +188,7 @@ class ScheduleJudge:
 
     def claimed(self, process: Process, want: Want, deliveries: Sequence[Delivery]) -> None:
         """A claim gave these."""
+        self.limits.claim_begins()
         for delivery in deliveries:
             seen = self.seen.get(delivery.message.id)
             if seen is None:
@@ -180,7 +200,7 @@ class ScheduleJudge:
                 waiter.missed = False
 
     def _claimed_one(self, process: Process, want: Want, delivery: Delivery, seen: Seen) -> None:
-        now_ms, token = self._now_ms(), delivery.ticket.token
+        now_ms, token = self.now_ms(), delivery.ticket.token
         self.sessions.judge_acts(process, seen.draft.channel)
         self._world.tell(process, f"claims {seen.label} with token {token}")
         if seen.final is not None:
@@ -192,6 +212,8 @@ class ScheduleJudge:
         if seen.held:
             self._judge_take_over(seen, now_ms)
         self._judge_time(seen, want, now_ms)
+        self.orders.judge_claim(seen, now_ms)
+        self.limits.claimed(process, want.agent, seen, now_ms)
         if want.ids is None and self.tells_whole_steps:  # that an asker gave up may be stored before it is told
             self._judge_is_ordinary(seen)
         if not seen.claims and self.keeps_order(seen):
@@ -244,7 +266,7 @@ class ScheduleJudge:
     def _judge_urgency(self, seen: Seen, want: Want) -> None:
         """Of what was ready for this receiver, nothing was more urgent."""
         for (_, to_agent, channel, _), line in self._lines.items():
-            if not line or line[0].draft.priority <= seen.draft.priority:
+            if not line or line[0].draft.priority <= seen.draft.priority or self.limits.limits(str(channel)):
                 continue
             mine = to_agent == want.agent if want.channels is None else to_agent in (want.agent, None)
             if mine and (want.channels is None or channel in want.channels):
@@ -291,7 +313,7 @@ class ScheduleJudge:
 
     def withdrawn(self, process: Process, ids: Iterable[str]) -> None:
         """A sender has taken messages back: no receiver had them, and none gets them."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         for id in ids:
             seen = self.seen[id]
             self._world.tell(process, f"withdraws {seen.label}")
@@ -300,6 +322,16 @@ class ScheduleJudge:
             if seen.held:
                 self._judge_take_over(seen, now_ms)
             seen.final, seen.held, seen.spent = State.WITHDRAWN, False, True
+            self._ended.append((seen, False))
+            self._world.happened("a message was withdrawn")
+
+    def not_withdrawn(self, process: Process, ids: Iterable[str], agent: str) -> None:
+        """A sender was told that it could not take these back: somebody has them, or they have ended."""
+        now_ms = self.now_ms()
+        for seen in (self.seen[id] for id in ids if id in self.seen):
+            if seen.draft.from_agent == agent and _must_be_withdrawable(seen, now_ms):
+                raise Broken(f"{process!r} was told that it cannot withdraw {seen.label}, which nobody has")
+            self._world.happened("a message could not be withdrawn")
 
     def requeued(self, process: Process, ids: Iterable[str]) -> None:
         """An operator has put messages back: they begin anew, and no ticket from before counts."""
@@ -307,12 +339,14 @@ class ScheduleJudge:
             seen = self.seen[id]
             self._world.tell(process, f"puts {seen.label} back")
             self._world.happened("a message was put back")
-            if seen.expires_ms is not None and seen.expires_ms <= self._now_ms():
+            if seen.expires_ms is not None and seen.expires_ms <= self.now_ms():
                 seen.expires_ms = None
             seen.final, seen.held, seen.spent, seen.deliveries, seen.asker = None, False, True, 0, None
+            seen.put_back = True
             if seen in (line := self._lines.get(_line(seen), [])):
                 line.remove(seen)
-            self._judge_hints(seen.draft)
+            if seen.draft.order_key is None:
+                self._judge_hints(seen.draft)
 
     def waits_unseen(self, process: Process, waiter: Hinted) -> None:
         """A process waits: what came before it listened, it must have looked for since."""
@@ -343,8 +377,9 @@ class ScheduleJudge:
             if settled.ids:
                 raise Broken(f"a word on {seen.label} did not count, and its answer was stored")
             return
-        if seen.until_ms <= self._now_ms():
+        if seen.until_ms <= self.now_ms():
             world.happened("a late word counted: nobody had taken the message")
+        self._ended.append((seen, seen.is_held(self.now_ms())))
         seen.held, seen.spent = False, True
         state = settled.state
         if outcome == "returned":
@@ -367,7 +402,7 @@ class ScheduleJudge:
             raise Broken(f"a stale word on {seen.label} counted: token {ticket.token}, and the newest is {seen.token}")
         if held or not counts:
             return
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         ended = seen.until_ms <= now_ms or (seen.holder is not None and not seen.holder.alive)
         used_up = seen.deliveries >= seen.draft.max_deliveries
         expired = seen.expires_ms is not None and seen.expires_ms <= now_ms
@@ -378,9 +413,12 @@ class ScheduleJudge:
         """A lease was extended, or could not be."""
         seen = self.seen[ticket.id]
         self._world.tell(process, f"{'keeps' if beat else 'extends'} {seen.label} for {lease_s:g} s: {held}")
-        self._judge_ticket(seen, ticket, held=held)
+        if held or not (self.counts(ticket) and self.limits.may_refuse(seen, self.now_ms())):
+            self._judge_ticket(seen, ticket, held=held)
         if held:
-            until_ms = self._now_ms() + max(1, round(lease_s * 1000))
+            if not seen.is_held(self.now_ms()):
+                self.limits.extended(seen, self.now_ms())
+            until_ms = self.now_ms() + max(1, round(lease_s * 1000))
             seen.until_ms = max(seen.until_ms, until_ms) if beat else until_ms
             seen.held = True
             self._world.happened("a heartbeat kept a message" if beat else "a lease was extended")
@@ -389,7 +427,7 @@ class ScheduleJudge:
         """A heartbeat kept a message: its lease lasts no shorter than it did."""
         seen = self.seen[ticket.id]
         if message is not None and message.lease_until_ms is not None:
-            short_ms = seen.until_ms - self._now_ms() + self._world.clock.wall_ms() - message.lease_until_ms
+            short_ms = seen.until_ms - self.now_ms() + self._world.clock.wall_ms() - message.lease_until_ms
             if short_ms > 1:
                 raise Broken(f"a heartbeat made the lease of {seen.label} {short_ms} ms shorter")
 
@@ -421,6 +459,10 @@ class ScheduleJudge:
             self.decisions.cell_written(process, name, value)
         elif name.startswith(SCHEDULE):
             self.ticks.cell_written(process, name, value if isinstance(value, dict) else None)
+        elif name == LIMITS:
+            self._world.tell(process, f"limits: {value}")
+            self.limits.cell_written(value, self.now_ms())
+            self._judge_waiting_are_hinted()
 
     def version(self, cell: str) -> int:
         """The version of a cell that was written last; 0 without."""
@@ -429,15 +471,52 @@ class ScheduleJudge:
     def _is_gone(self, process: str) -> bool:
         return self._world.is_alive(process) is False or self._was_silent(self._world.process(process))
 
+    def _is_lost(self, process: Process) -> bool:
+        return not process.alive or self._was_silent(process)
+
     def _was_silent(self, process: Process) -> bool:
         return not self.sees_deaths and bool(process.stood_ns or process.failed or self._world.stood_ns)
+
+    # What an end makes possible
+
+    def judge_freed(self) -> None:
+        """A step is over: receivers of what may be taken because others ended in it have a hint."""
+        ended, self._ended = self._ended, []
+        now_ms = self.now_ms()
+        for seen, ran in ended:
+            first = self.orders.freed_by(seen, now_ms) if seen.final is not None else None
+            if first is not None:
+                self._judge_hints(first.draft)
+            if ran and self.limits.is_concurrent(seen.draft.channel):
+                self._judge_waiting_are_hinted(seen.draft.channel)
+
+    def _judge_waiting_are_hinted(self, channel: str | None = None) -> None:
+        """The limits were changed, or something ended in a channel that has some: receivers of what waits look again."""
+        now_ms = self.now_ms()
+        for seen in self.seen.values():
+            if seen.is_fresh(now_ms) and not self.orders.is_behind(seen) and channel in (None, seen.draft.channel):
+                self._judge_hints(seen.draft)
+
+    def judge_empty(self, process: Process, want: Want, claimed: Claimed) -> None:
+        """A claim gave nothing: there was nothing that it had to give."""
+        if claimed.deliveries or want.ids is not None or not want.limit or not self.tells_whole_steps:
+            return
+        now_ms = self.now_ms()
+        for seen in self.seen.values():
+            if not seen.is_fresh(now_ms) or self.orders.is_behind(seen) or not _is_wanted(seen, want):
+                continue
+            if self.limits.surely_lets_pass(seen, want.agent, now_ms):
+                raise Broken(f"{process!r} was given nothing, and {seen.label} was there for it")
+            opens_s, due_s = self.limits.opens_s(seen, want.agent, now_ms), claimed.next_due_s
+            if opens_s is not None and (due_s is None or due_s > opens_s):
+                raise Broken(f"{process!r} is told to wait {due_s} s, and {seen.label} may pass in {opens_s:g} s")
 
     # Hints for one
 
     def hinted_alone(self, topic: str, before: dict[Hinted, bool]) -> None:
         """A message came to a channel: the waiters that have a hint by it have it for all others."""
         for waiter in self._world.waiters():
-            if topic in waiter.topics and not before.get(waiter, False) and waiter.has_hint():
+            if topic in waiter.topics and not before.get(waiter, False) and waiter.is_rung():
                 waiter.alone_for.add(topic)
 
     def left_with_a_hint(self, waiter: Hinted) -> None:
@@ -470,6 +549,8 @@ class ScheduleJudge:
         self.seen = {id: seen for id, seen in self.seen.items() if id in messages}
         kept = set(self.seen.values())
         self._lines = {line: [each for each in of_it if each in kept] for line, of_it in self._lines.items()}
+        self.orders.goes_on_from(kept)
+        self._ended.clear()
         self._keys = {key: ids for key, ids in self._keys.items() if all(id in messages for id in ids)}
         for id, seen in self.seen.items():
             message = messages[id]
@@ -484,6 +565,7 @@ class ScheduleJudge:
         self.tasks.goes_on_from(cells, [seen.draft for seen in self.seen.values()])
         self.sessions.goes_on_from(values)
         self.decisions.goes_on_from(values)
+        self.limits.goes_on_from(values.get(LIMITS), self.now_ms())
         self.ticks.goes_on_from(values, [seen.draft for seen in self.seen.values()])
 
     # The end
@@ -504,7 +586,7 @@ class ScheduleJudge:
 
     def at_the_end(self, store: Store) -> None:
         """Faults have stopped, time has passed, and what was left was received: nothing may be open."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         for id, seen in tuple(self.seen.items()):
             message = store.get(id)
             if message is None:
@@ -531,3 +613,18 @@ class ScheduleJudge:
 def _line(seen: Seen) -> tuple[object, ...]:
     draft = seen.draft
     return draft.from_agent, seen.to_agent, draft.channel, draft.priority
+
+
+def _must_be_withdrawable(seen: Seen, now_ms: int) -> bool:
+    """Whether nobody can have a message: it waits, or its receiver's lease has ended and it is not used up."""
+    if seen.final is not None or seen.is_expired(now_ms) or seen.draft.answer_to is not None:
+        return False
+    lease_is_over = seen.until_ms <= now_ms and seen.deliveries < seen.draft.max_deliveries
+    return not seen.held or lease_is_over
+
+
+def _is_wanted(seen: Seen, want: Want) -> bool:
+    """Whether a claim asks for a message."""
+    if want.channels is None:
+        return seen.to_agent == want.agent
+    return seen.draft.channel in want.channels and seen.to_agent in (want.agent, None)

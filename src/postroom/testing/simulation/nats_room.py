@@ -12,11 +12,11 @@ from postroom.stores.contract import Store
 from postroom.stores.nats.link import play_background
 from postroom.stores.nats.store import NatsStore
 
-from .judges import Seen
 from .nats_loop import SimulatedBackground, StageLock, StageQueue
 from .nats_network import FaultyNetwork
 from .nats_witness import Witness, WitnessedStore
 from .process import Process
+from .seen import Seen
 from .world import World
 
 _URL: Final = RoomUrl("nats", "//127.0.0.1:4222/simulated", {})

@@ -96,8 +96,12 @@ class Witness:
         return [
             self._judge.label(id)
             for id, (since_ms, entry) in self._ready.items()
-            if since_ms < before_ms and tables._may_take(want, entry)
+            if since_ms < before_ms and tables._may_take(want, entry) and self._is_free(entry)
         ]
+
+    def _is_free(self, entry: entries.Entry) -> bool:
+        """Whether neither an order key nor a limit may have kept a message waiting, until a moment ago."""
+        return entry.order_key is None and not self._judge.limits
 
     def _stored(self, call: WitnessedCall, fresh: Sequence[Kept]) -> None:
         for kept in fresh:
@@ -141,8 +145,16 @@ class Witness:
             call.said.add(id)  # its lease is longer than what a heartbeat asks for
         elif "requeued" in words:
             self._put_back(call, entry)
+        elif "withdrawn" in words:
+            self._withdrawn(call, id)
         elif words and words[-1] in _SAID and not _is_by_the_clock(lines[-1].detail):
             self._settled(call, id, entry.state, fresh, words[-1])
+
+    def _withdrawn(self, call: WitnessedCall, id: str) -> None:
+        if call.what not in ("withdraw", "put", "put with cell"):
+            raise Broken(f"{call.process!r} withdraws {self._judge.label(id)} in its {call.what}")
+        call.said.add(id)
+        self._judge.withdrawn(call.process, [id])
 
     def _put_back(self, call: WitnessedCall, entry: entries.Entry) -> None:
         if call.what != "requeue":

@@ -137,10 +137,17 @@ class Plan(NamedTuple):
             yield str(fault)
 
 
-def draw(seed: int, steps: int, *, wire: bool = False) -> Plan:
-    """The plan of a seed: three or four processes, at least that many steps, at least one fault; of the wire, too."""
+def draw(seed: int, steps: int, *, wire: bool = False, theme: str | None = None) -> Plan:
+    """The plan of a seed: three or four processes, at least that many steps, at least one fault; of the wire, too.
+
+    `theme` is one of THEMES; None: the seed chooses.
+    """
     rng = Chance(seed)
-    theme = rng.choice(_THEMES)
+    drawn = rng.choice(_THEMES)
+    return _draw(rng, seed, steps, drawn if theme is None else THEMES[theme], wire=wire)
+
+
+def _draw(rng: Chance, seed: int, steps: int, theme: _Theme, *, wire: bool) -> Plan:
     agents = rng.choice(_CASTS)
     parts = tuple(
         PlannedProcess(agent, tuple(_ops(rng, agent, agents, theme, is_first=not place)))
@@ -235,11 +242,53 @@ _SCHEDULES: Final = _Theme(
     "schedule",
     2,
 )
-#: Those that take the most steps are drawn less often.
+_ORDERS: Final = _Theme(
+    (
+        *("keyed", "keyed", "keyed", "post keyed", "post keyed", "many keyed", "debounced", "debounced", "replace"),
+        *("withdraw", "withdraw", "receive", "receive", "receive", "work", "work", "poll", "lease", "listen"),
+        *("requeue", "sleep"),
+    ),
+    "keyed",
+)
+_LIMITS: Final = _Theme(
+    (
+        *("limit", "limit", "pause", "pause agent", "resume", "resume", "post", "post", "post", "jobs", "jobs", "jobs"),
+        *(
+            "work",
+            "work",
+            "work",
+            "work",
+            "work fast",
+            "work fast",
+            "lease at work",
+            "lease at work",
+            "send",
+            "receive",
+        ),
+        *("late at work", "late at work", "take by id", "requeue", "sleep"),
+    ),
+    "limit",
+)
+#: Those that take the most steps are drawn less often. New ones stand at the end: most seeds keep their plans.
 _THEMES: Final = (
     *(_MAIL, _MAIL, _MAIL, _ASKS, _ASKS, _ASKS, _CHANNELS, _CHANNELS, _MIXED, _MIXED),
     *(_BOARD, _BOARD, _SESSIONS, _SESSIONS, _DECISIONS, _POOLS, _SCHEDULES),
+    *(_ORDERS, _ORDERS, _LIMITS, _LIMITS),
 )
+#: By name, to be run alone.
+THEMES: Final = {
+    "mail": _MAIL,
+    "asks": _ASKS,
+    "channels": _CHANNELS,
+    "mixed": _MIXED,
+    "board": _BOARD,
+    "sessions": _SESSIONS,
+    "decisions": _DECISIONS,
+    "pools": _POOLS,
+    "schedules": _SCHEDULES,
+    "orders": _ORDERS,
+    "limits": _LIMITS,
+}
 
 
 def _op(rng: Chance, other: str, kind: str) -> Op:
@@ -249,6 +298,16 @@ def _op(rng: Chance, other: str, kind: str) -> Op:
 #: Stands for the agent that is written to, or asked.
 OTHER: Final = ("another agent",)
 _TIMEOUTS: Final = (0.5, 2.0, 5.0)
+_KEYS: Final = ("k1", "k1", "k2")
+#: What a channel may be limited to (`programs.limits`).
+LIMIT_NAMES: Final = (
+    *("one at once", "one at once", "two at once", "one of each sender", "one of each key", "one a second"),
+    *("one in two seconds, or three", "two a second of each sender", "one a second, two at once", "two wait"),
+    "one a second, and three in five",
+    "two wait",
+    "two wait",
+    "no limit",
+)
 #: What each operation is given: one of each of these.
 _ARGUMENTS: Final[dict[str, tuple[Sequence[object], ...]]] = {
     "send": (
@@ -302,4 +361,25 @@ _ARGUMENTS: Final[dict[str, tuple[Sequence[object], ...]]] = {
     "look in": (),
     "sleep": ((0.5, 4.0, 8.0),),
     "reopen": (),
+    "keyed": (
+        OTHER,
+        _KEYS,
+        (5, 5, 5, 8),
+        ((0, None), (0, None), (0, None), (2, None), (0, 3.0), (0, 20.0)),
+        (None, None, ASIDE),
+    ),
+    "post keyed": (_KEYS,),
+    "many keyed": (OTHER, _KEYS),
+    "debounced": (OTHER, _KEYS, (0.5, 3.0)),
+    "replace": (OTHER, (*_KEYS, None), (1, 1, 2, 3)),
+    "withdraw": ((1, 1, 2, 3),),
+    "limit": ((CHANNEL, CHANNEL, CHANNEL, ASIDE, "general"), LIMIT_NAMES),
+    "pause": ((CHANNEL, CHANNEL, ASIDE),),
+    "pause agent": (AGENTS,),
+    "resume": (),
+    "jobs": ((*_KEYS, None, None, None),),
+    "work fast": (_TIMEOUTS, (2, 3)),
+    "take by id": (),
+    "late at work": ((3.0, 4.0, 9.0),),
+    "lease at work": ((2.0, 5.0), (1.0, 4.0, 9.0)),
 }

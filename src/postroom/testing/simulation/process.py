@@ -30,6 +30,9 @@ class Hinted(Protocol):
     def has_hint(self) -> bool:
         """Whether a hint lies there."""
 
+    def is_rung(self) -> bool:
+        """Whether it was rung, and did not come to its hint otherwise."""
+
     def take_hint(self) -> bool:
         """Take away the hint that lies there; whether one did."""
 

@@ -25,6 +25,7 @@ from .plans import CHANNEL, Plan, PlannedProcess
 from .process import Process
 from .programs import run_program
 from .programs.decisions import consider
+from .programs.limits import resume
 from .programs.program import Program
 from .rooms import MemoryRoom
 from .sqlite_room import SqliteRoom
@@ -57,13 +58,19 @@ RARE: Final = (
     "a decision of another was found",
     "a decision was made",
     "a decision was taken over",
+    "a limit was reached: so many a second",
+    "a limit was reached: so many at once",
     "a lost hint was covered by a look",
+    "a mailbox was full",
     "a member was told: Deadlock",
     "a member was told: SessionEnded",
     "a member was told: SessionFailed",
+    "a message could not be withdrawn",
     "a message died with its last receiver",
     "a message expired",
     "a message was put back",
+    "a message was replaced",
+    "a message was withdrawn",
     "a question ended without an answer",
     "a repeated key stored nothing",
     "a request was done",
@@ -84,6 +91,8 @@ RARE: Final = (
     "an asker was told that its peer is gone",
     "an unseen message went back",
     "died after a write, before it heard of it",
+    "something was paused",
+    "the next of its order key came",
     "the last delivery failed",
 )
 _ON_ANY_DISK: Final = (
@@ -110,6 +119,8 @@ _ALL: Final = 1000
 #: What is addressed to each agent, and what is addressed to nobody.
 _MAILBOXES: Final = (*((agent, None) for agent in (*plans.AGENTS, plans.LEAD)), (plans.AGENTS[0], (CHANNEL,)))
 _SECOND_NS: Final = 1_000_000_000
+#: So many looks are enough for everything that a schedule sends, at the slowest rate.
+_ROUNDS: Final = 1000
 #: Every process that has the room open has sent by then what was due.
 _OPENED_S: Final = 0.2
 _runs = [0]
@@ -136,11 +147,18 @@ class ScheduleOutcome(NamedTuple):
         return lines
 
 
-def simulate(seed: int, *, store: str = "memory", steps: int = DEFAULT_STEPS, traced: bool = False) -> ScheduleOutcome:
-    """Run the schedule of a seed."""
+def simulate(
+    seed: int,
+    *,
+    store: str = "memory",
+    steps: int = DEFAULT_STEPS,
+    traced: bool = False,
+    theme: str | None = None,
+) -> ScheduleOutcome:
+    """Run the schedule of a seed; with `theme` (one of `plans.THEMES`), its programs do that and nothing else."""
     if store == "nats":
-        return run(plans.draw(seed, steps * NATS_STEPS, wire=True), store=store, traced=traced)
-    plan = plans.draw(seed, steps)
+        return run(plans.draw(seed, steps * NATS_STEPS, wire=True, theme=theme), store=store, traced=traced)
+    plan = plans.draw(seed, steps, theme=theme)
     return run(plans.with_disk_faults(plan) if store in ON_DISK else plan, store=store, traced=traced)
 
 
@@ -174,15 +192,17 @@ def _judge_the_end(world: World) -> None:
     def look() -> None:
         store = world.new_store(last)
         world.settle_cuts()
-        _receive_all(store)
+        if world.judge.limits:
+            _resume_all(world, last)
+        _receive_all(world, store)
         if world.judge.tasks:
             _look_at_the_board(world, world.new_store(last))
-            _receive_all(store)
+            _receive_all(world, store)
         if world.judge.decisions.considered:
             _decide_all(world, last)
         if world.judge.ticks:
             _fire_all(world, last)
-            _receive_all(store)
+            _receive_all(world, store)
         world.judge.nothing_is_held_by_the_dead(store)
         if not world.judge.sees_deaths:
             _bury_the_silent(world, store)
@@ -190,7 +210,7 @@ def _judge_the_end(world: World) -> None:
                 _look_at_the_board(world, world.new_store(last))
         world.clock.now_ns += round(2 * AGENT_LEASE_S * _SECOND_NS)
         if world.judge.has_open():
-            _receive_all(store)
+            _receive_all(world, store)
         world.judge.at_the_end(store)
 
     world.run_last(last, look)
@@ -234,9 +254,29 @@ def _fire_all(world: World, last: Process) -> None:
     program.close()
 
 
-def _receive_all(store: Store) -> None:
-    for agent, channels in _MAILBOXES:
-        store.claim(Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=_ALL, settle=True))
+def _receive_all(world: World, store: Store) -> None:
+    """Take everything: of an order key one after the other, and under limits as soon as they let it pass."""
+    for _ in range(_ROUNDS):
+        claims = [
+            store.claim(Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=_ALL, settle=True))
+            for agent, channels in _MAILBOXES
+        ]
+        came = any(claimed.deliveries for claimed in claims)
+        if not (world.judge.limits or (world.judge.orders and came)) or not world.judge.has_open():
+            return
+        if not came:
+            due_s = min((claimed.next_due_s for claimed in claims if claimed.next_due_s is not None), default=None)
+            if due_s is None:
+                return  # what is open then, the judge tells
+            world.clock.now_ns += max(1, round(due_s * _SECOND_NS))
+    raise Broken("with limits, and without pauses, mail does not come to an end")
+
+
+def _resume_all(world: World, last: Process) -> None:
+    """Pauses end; the rules stay."""
+    program = Program(world, last)
+    resume(program)
+    program.close()
 
 
 class _Complaints(logging.Handler):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from postroom.core.message import Draft, MessageWithLedger
-from postroom.errors import RoomBusy, RoomClosed
+from postroom.core.states import State
+from postroom.errors import MailboxFull, RoomBusy, RoomClosed
 from postroom.stores import contract
 from postroom.stores.contract import (
     Cell,
@@ -113,19 +114,34 @@ class SimulatedStore(contract.Store):
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         self._begin("put", writes=True)
         before = self._hints_at(drafts)
-        with self._world.break_write(self._process):
-            ids = self._do("put", self._inner.put, drafts)
-        self._judge.put(self._process, drafts, ids)
+        try:
+            with self._world.break_write(self._process):
+                ids = self._do("put", self._inner.put, drafts)
+        except MailboxFull:
+            self._judge.limits.refused(self._process, drafts, self._judge.now_ms())
+            raise
+        self._judge.put(self._process, drafts, ids, self._state_of)
+        self._judge.judge_freed()
         for topic, hints in before.items():
             self._judge.hinted_alone(topic, hints)
         self._end()
         return ids
 
+    def _state_of(self, id: str) -> State | None:
+        """How a message stands, without a step."""
+        message = self._inner.get(id)
+        return None if message is None else message.exact_state
+
+    @property
+    def keeps_limits(self) -> bool:
+        """Whether the room goes by the cell LIMITS."""
+        return type(self._inner).limits
+
     def _hints_at(self, drafts: Sequence[Draft]) -> dict[str, dict[Hinted, bool]]:
         """Which waiters have a hint already, at the channels that these drafts are about to come to."""
         topics = {topic_channel(draft.channel) for draft in drafts if draft.to_agent is None and not draft.publish}
         waiters = list(self._world.waiters()) if topics else ()
-        return {topic: {w: w.has_hint() for w in waiters if topic in w.topics} for topic in topics}
+        return {topic: {w: w.is_rung() for w in waiters if topic in w.topics} for topic in topics}
 
     def claim(self, want: Want) -> Claimed:
         self._begin("claim", writes=True)
@@ -133,6 +149,7 @@ class SimulatedStore(contract.Store):
         with self._world.break_write(self._process):
             claimed = self._do("claim", self._inner.claim, want)
         self._judge.claimed(self._process, want, claimed.deliveries)
+        self._judge.judge_empty(self._process, want, claimed)
         self._end(rings=bool(claimed.deliveries))
         return claimed
 
@@ -161,6 +178,8 @@ class SimulatedStore(contract.Store):
         self._judge.settled(self._process, ticket, outcome, puts, settled)
         if claim_next is not None and settled.claimed is not None:
             self._judge.claimed(self._process, claim_next, settled.claimed.deliveries)
+            self._judge.judge_empty(self._process, claim_next, settled.claimed)
+        self._judge.judge_freed()
         self._end()
         return settled
 
@@ -210,8 +229,11 @@ class SimulatedStore(contract.Store):
 
     def withdraw(self, ids: Iterable[str], agent: str, reason: str | None = None) -> list[str]:
         self._begin("withdraw", writes=True)
+        ids = list(ids)
         done = self._do("withdraw", self._inner.withdraw, ids, agent, reason)
         self._judge.withdrawn(self._process, done)
+        self._judge.not_withdrawn(self._process, set(ids) - set(done), agent)
+        self._judge.judge_freed()
         self._end()
         return done
 
@@ -341,6 +363,11 @@ class SimulatedWaiter(contract.Waiter):
     def has_hint(self) -> bool:
         """Whether a hint lies there."""
         return self._closed or bool(self._world.readable((self._inner.fileno(),)))
+
+    def is_rung(self) -> bool:
+        """Whether it was rung. A watch over a room's folders, which wakes everybody that looks there, is no bell."""
+        bell = getattr(self._inner, "_bell", self._inner)
+        return self._closed or bool(self._world.readable((bell.fileno(),)))
 
     def take_hint(self) -> bool:
         """Take away the hint that lies there; whether one did."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from postroom.errors import NoMail, NotAcked, OutcomeUnknown, RoomBusy, RoomUnreachable, TooManyHops
+from postroom.errors import MailboxFull, NoMail, NotAcked, OutcomeUnknown, RoomBusy, RoomUnreachable, TooManyHops
 from postroom.testing.simulation.plans import Op
 from postroom.testing.simulation.process import Process
 from postroom.testing.simulation.world import World
 
-from . import board, decisions, mail, pools, questions, schedules, sessions
+from . import board, decisions, limits, mail, orders, pools, questions, schedules, sessions
 from .program import Program
 
+#: What an operation may be told, after which the program goes on.
+_TOLD: Final = (MailboxFull, NoMail, NotAcked, OutcomeUnknown, RoomBusy, RoomUnreachable, TooManyHops)
 OPERATIONS: Final[dict[str, Callable[..., None]]] = {
     **mail.OPERATIONS,
     **questions.OPERATIONS,
@@ -24,6 +26,8 @@ OPERATIONS: Final[dict[str, Callable[..., None]]] = {
     **decisions.OPERATIONS,
     **pools.OPERATIONS,
     **schedules.OPERATIONS,
+    **orders.OPERATIONS,
+    **limits.OPERATIONS,
 }
 
 
@@ -41,7 +45,7 @@ def run_program(world: World, process: Process) -> None:
             program.began = program.troubles()
             try:
                 OPERATIONS[str(kind)](program, *args)
-            except (NoMail, NotAcked, OutcomeUnknown, RoomBusy, RoomUnreachable, TooManyHops) as error:
+            except _TOLD as error:
                 program.tell(f"is told: {type(error).__name__}")
         program.close()
     except BaseException:

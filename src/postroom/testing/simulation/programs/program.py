@@ -36,6 +36,8 @@ class Program:
         #: What an operation has open beside the room, by name: closed before the room is.
         self.kept: dict[str, Any] = {}
         self._room: Room | None = None
+        #: The ids of messages that this process may take back, the latest last.
+        self.sent: list[str] = []
         self._numbered = 0
         #: The troubles before the operation that it does now.
         self.began = self.troubles()
