@@ -175,6 +175,22 @@ def resume(store: Store, channel: str | None, agent: str | None) -> bool:
     return _change_pause(store, channel, agent, None) is not None
 
 
+def follow_name(store: Store, old: str, new: str | None) -> bool:
+    """The pause of an agent goes with it to another name; None: it ends. Returns whether it was paused."""
+    if not store.limits or old not in _read(store).agents:
+        return False
+
+    def change(limits: Limits) -> Limits:
+        agents = dict(limits.agents)
+        paused = agents.pop(old, None)
+        if new is not None and paused is not None:
+            agents[new] = paused
+        return replace(limits, agents=agents)
+
+    _update(store, change)
+    return True
+
+
 def _change_pause(store: Store, channel: str | None, agent: str | None, paused: Paused | None) -> Paused | None:
     """Set or end a pause; the one that there was before."""
     before: Paused | None = None
