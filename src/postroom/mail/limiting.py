@@ -59,6 +59,12 @@ class RoomLimits(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.channels or self.agents)
 
+    def pause_of(self, channel: str | None, agent: str | None) -> Paused | None:
+        """The pause of an agent, or else of a channel; None while it is not paused."""
+        if agent is not None:
+            return self.agents.get(agent)
+        return next((each.paused for each in self.channels if each.channel == channel), None)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON, with the times of pauses as ISO 8601 text."""
         agents = [{"agent": name, "paused": pause_dict(paused)} for name, paused in self.agents.items()]

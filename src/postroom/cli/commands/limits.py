@@ -162,10 +162,7 @@ def _target(call: Invocation) -> dict[str, Any]:
 
 def _paused(call: Invocation) -> Paused | None:
     _target(call)
-    limits = call.room.limits()
-    if call.args.agent is not None:
-        return limits.agents.get(call.args.agent)
-    return next((each.paused for each in limits.channels if each.channel == call.args.channel), None)
+    return call.room.limits().pause_of(call.args.channel, call.args.agent)
 
 
 def _what(call: Invocation) -> str:
