@@ -224,8 +224,8 @@ class Pages:
             "/api/abort-task": self._act(by_hand.AbortedTask, hand.abort_task),
             "/api/reopen-task": self._act(by_hand.One, hand.reopen_task),
             "/api/stop-session": self._act(by_hand.One, hand.stop_session),
-            "/api/pause": self._act(by_hand.Stop, hand.pause),
-            "/api/resume": self._act(by_hand.Stop, hand.resume),
+            "/api/pause": self._act(by_hand.PauseWish, hand.pause),
+            "/api/resume": self._act(by_hand.PauseWish, hand.resume),
             "/api/sign-in": self._sign_in,
         }
         return [

@@ -74,7 +74,7 @@ class AbortedTask(msgspec.Struct, forbid_unknown_fields=True):
     why: str = ""
 
 
-class Stop(msgspec.Struct, forbid_unknown_fields=True):
+class PauseWish(msgspec.Struct, forbid_unknown_fields=True):
     """A channel, or an agent, to be paused or resumed; a pause has a reason."""
 
     channel: str | None = None
@@ -234,7 +234,7 @@ class ByHand:
         self._remember(who, "stopped the session", [wish.id], "" if gone else "some of its workers are still running")
         return {"workers_gone": gone}
 
-    def pause(self, wish: Stop, who: Person) -> dict[str, Any]:
+    def pause(self, wish: PauseWish, who: Person) -> dict[str, Any]:
         """Let nobody take from a channel, or let an agent take nothing."""
         before = self._room.limits().pause_of(wish.channel, wish.agent)
         self._may_stop(wish, who, "pause", wish.agent if before is None else before.by)
@@ -242,7 +242,7 @@ class ByHand:
         self._remember(who, "paused", [wish.agent or wish.channel or ""], wish.reason)
         return {"paused": True, "new": new}
 
-    def resume(self, wish: Stop, who: Person) -> dict[str, Any]:
+    def resume(self, wish: PauseWish, who: Person) -> dict[str, Any]:
         """End a pause."""
         before = self._room.limits().pause_of(wish.channel, wish.agent)
         self._may_stop(wish, who, "resume", None if before is None else before.by)
@@ -251,7 +251,7 @@ class ByHand:
             self._remember(who, "resumed", [wish.agent or wish.channel or ""], "")
         return {"resumed": resumed}
 
-    def _may_stop(self, wish: Stop, who: Person, deed: str, maker: str | None) -> None:
+    def _may_stop(self, wish: PauseWish, who: Person, deed: str, maker: str | None) -> None:
         """Pauses are for people; an agent pauses itself alone, and ends what it began itself."""
         what = f"agent {wish.agent}" if wish.agent is not None else f"channel {wish.channel}"
         self._must_be_human(who, f"{deed} {what}", unless=wish.agent if maker == wish.agent else None)
