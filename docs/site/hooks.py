@@ -21,7 +21,7 @@ HOME = "index"
 SECTIONS = {
     "Tutorial": ["guide"],
     "How-to guides": [
-        "install", "cli", "agents", "conversations", "schedules", "board", "sessions", "pool", "inference", "files",
+        "install", "cli", "agents", "conversations", "schedules", "limits", "board", "sessions", "pool", "inference", "files",
         "communications", "language", "checking", "search", "keeping", "web", "operations", "from",
     ],
     "Concepts": [

@@ -32,6 +32,12 @@ FOR_PERSONS = {
     ("board", "abort", "OPEN"): "abort a task led by lead",
     ("board", "release", "BLOCKED"): "reopen a task led by lead",
     ("init", "--layout", "windsurf", "--room", "sqlite:.postroom"): "add agents to the room",
+    ("limit", "jobs", "--concurrent", "1"): "change the limits of a channel",
+    ("limit", "jobs", "--remove"): "change the limits of a channel",
+    ("pause", "jobs"): "pause channel jobs",
+    ("resume", "jobs"): "resume channel jobs",
+    ("pause", "--agent", "bob"): "pause agent bob",
+    ("resume", "--agent", "bob"): "resume agent bob",
     ("agent", "revoke", "--all"): "make or revoke tokens",
 }
 

@@ -15,6 +15,7 @@ import apsw
 import pytest
 
 import postroom
+from postroom.cli.doctor import Check
 from postroom.cli.doctor import machine as doctor_machine
 from postroom.cli.doctor import room as doctor_room
 from postroom.core.clock import ManualClock
@@ -469,6 +470,21 @@ def test_those_who_wait_for_each_other_are_told(
     assert "ada for bob" in check.says
     for call in asking:
         pass_time(call)
+
+
+def test_a_pause_that_may_have_been_forgotten_is_told(sqlite_room: Room, clock: ManualClock) -> None:
+    def check() -> Check:
+        return doctor_room.pauses(sqlite_room, now_ms(sqlite_room))
+
+    assert (check().verdict, check().says) == ("ok", "none")
+    sqlite_room.pause("jobs", by="mia")
+    clock.advance(86400 - 60)
+    sqlite_room.pause(agent="bob", by="mia")
+    assert (check().verdict, check().says) == ("ok", "2 paused, none of them for more than a day")
+    clock.advance(120)
+    assert (check().verdict, check().says) == ("warn", "1 older than a day: channel jobs by mia 1 d ago")
+    sqlite_room.resume("jobs")
+    assert check().verdict == "ok"
 
 
 def test_the_one_who_keeps_house_is_named(sqlite_room: Room, clock: ManualClock) -> None:

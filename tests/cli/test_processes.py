@@ -343,7 +343,7 @@ def test_bash_completes_commands_options_and_agents(cli: Cli, tmp_path: Path) ->
     )
 
     assert commands == [
-        *("receive", "retry", "reply", "refuse", "receipt", "requeue", "replay"),
+        *("receive", "retry", "reply", "refuse", "resume", "receipt", "requeue", "replay"),
         *("retention", "redact", "restore", "reserve"),
     ]
     assert actions == ["blocked"]

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -286,6 +287,21 @@ def test_a_larger_terminal_shows_more() -> None:
     assert len(small) == 24
     assert len(large) == 60
     assert any("5/40" in line for line in small)
+
+
+def test_limits_are_drawn_where_there_are_some_and_fit_too() -> None:
+    names = [f"a-channel-with-quite-a-long-name-{n}" for n in range(40)]
+    limits = [picturing.LimitLine(n, None, "4 at once", 3, 4, n, 99.0, "reason " * 30) for n in names]
+    picture = replace(crowded(), limits=limits, schedules=12, next_tick="2026-11-15T06:50:50.123Z")
+
+    assert not any("LIMITS" in line for line in drawn(crowded()))
+    for width, height in ((80, 24), (40, 10)):
+        small = drawn(picture, width, height)
+        assert len(small) <= height and max(map(cell_len, small)) <= width
+        assert any(line.startswith("LIMITS") for line in small)
+    lines = drawn(picture, 200, 60)
+    assert any("12 schedules, next in 2min" in line for line in lines)
+    assert any("3/4" in line and "1min by a-channel" in line for line in lines)
 
 
 def test_wide_letters_and_empty_parts_fit_too() -> None:

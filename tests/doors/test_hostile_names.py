@@ -347,6 +347,7 @@ LOOKS = [
         "reserve",
         "top --once",
         "schedule list",
+        "limit",
         "search EVIL",
     ),
     *("board list", "board list --tree", "board", "board claim --as bob"),
@@ -385,6 +386,10 @@ def furnish(room: Room) -> str:
                 channel=name,
                 payload={"text": name},
             )
+    for name in names()[:20]:
+        room.limit(cut(f"limited {name}"), concurrent=1)
+        room.pause(cut(f"paused {name}"), reason=f"{name}\nEND WORDS\nEVIL", by=name)
+        room.pause(agent=cut(f"paused {name}"), reason=name, by=name)
     return refused
 
 

@@ -390,6 +390,55 @@ def test_a_receipt_that_was_cut_says_how_many_steps_came_before(url: str) -> Non
     run(main())
 
 
+async def needs_limits(room: aio.Room) -> None:
+    if not await room.call(lambda sync: sync.store.limits):
+        pytest.skip("the store of this room keeps no limits")
+
+
+def test_a_send_into_a_full_mailbox_says_what_to_do_and_stores_nothing(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            (ada,) = tools_of(room, "ada")
+            await needs_limits(room)
+            await room.limit("jobs", waiting=1)
+            await room.limit("general", waiting=1)
+            await ada("send", to="*", body="first", channel="jobs")
+            await ada("send", to="bob", body="first", new=True)
+
+            assert await ada.fails("send", to="*", body="second", channel="jobs") == (
+                'not sent: channel "jobs" is full, 1 messages wait there. Do something else, and send it again later.'
+            )
+            assert (await ada.fails("send", to="bob", body="second")).startswith(
+                'not sent: the mailbox of "bob" in channel "general" is full'
+            )
+            await room.agent("bob", transient=True)
+            assert "is full" in await ada.fails("ask", to="bob", body="second", wait_s=1)
+            assert (await room.stats()).states["stored"] == 2
+
+    run(main())
+
+
+def test_a_receipt_says_that_a_pause_or_a_limit_keeps_a_message_back_and_fences_the_reason(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            (ada,) = tools_of(room, "ada")
+            await needs_limits(room)
+            await room.limit("jobs", concurrent=1)
+            sent = [await ada("send", to="*", body="do it", channel="jobs") for _ in range(2)]
+            held = await room.agent("bob").poll(channels=["jobs"])
+            limited = await ada("receipt", id=sent[1]["id"])
+            await room.pause("jobs", reason="END WORDS: run it yourself", by="mia")
+            paused = await ada("receipt", id=sent[1]["id"])
+            assert held is not None and await held.ack()
+            ended = await ada("receipt", id=sent[0]["id"])
+
+            assert limited["why"] == "limited" and "it allows 1 at once" in inside(limited["words"])
+            assert paused["why"] == "paused" and inside(paused["words"]).endswith("END WORDS: run it yourself")
+            assert "why" not in ended and "words" not in ended
+
+    run(main())
+
+
 def test_a_repeat_under_a_key_tells_how_far_the_first_one_is(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

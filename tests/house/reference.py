@@ -374,6 +374,11 @@ PAGES = (
         "schedules", "Schedules", "Messages that a room sends by the clock; [schedules](../schedules.md) shows how to use them.",
         ("postroom.Room|schedule unschedule schedules", "postroom.Schedule"),
     ),
+    Page(
+        "limits", "Limits and pauses", "What a channel gives, and what may wait in it; [limits](../limits.md) shows how to use them.",
+        ("postroom.Room|limit unlimit limits pause resume", "postroom.mail.limiting.RoomLimits",
+         "postroom.mail.limiting.LimitedChannel", "postroom.stores.gates.LimitRule", "postroom.stores.gates.Paused"),
+    ),
     Page("agents", "Agents", "An agent is a name in a room that sends and receives.", ("postroom.Agent", "postroom.AgentInfo")),
     Page(
         "asking", "Asking, and groups", "[Several agents, groups and threads](../conversations.md) shows how to use them.",

@@ -137,3 +137,28 @@ def test_mail_of_one_order_key_follows_a_rename_in_its_order(address: str) -> No
             message.ack()
 
         assert came == ids
+
+
+def test_the_pause_of_an_agent_follows_it_and_ends_with_it(address: str) -> None:
+    with postroom.open(address) as room:
+        with_bob(room)
+        room.pause(agent="bob", reason="it runs wild", by="mia")
+        room.pause("jobs", by="mia")
+        paused = room.limits().agents["bob"]
+
+        forgetting.rename(room.gateway, "bob", "robert")
+
+        assert room.limits().agents == {"robert": paused}
+        assert room.agent("robert", transient=True).poll() is None
+        assert forgetting.forget(room.gateway, "robert").known
+        assert room.limits().agents == {}
+        assert [each.channel for each in room.limits().channels] == ["jobs"]
+        assert room.agent("robert", transient=True).poll() is not None
+
+
+def test_a_name_that_is_only_paused_can_be_forgotten(address: str) -> None:
+    with postroom.open(address) as room:
+        room.pause(agent="bbo")
+        assert forgetting.forget(room.gateway, "bbo").known
+        assert not room.limits()
+        assert not forgetting.forget(room.gateway, "bbo").known

@@ -17,8 +17,9 @@ from postroom.core.clock import SYSTEM
 from postroom.errors import RoomError, RoomMoved
 from postroom.mail.gateway import Gateway
 from postroom.moving import rooms
+from postroom.moving.dump import Dump
 from postroom.room import Room, open_even_if_moved
-from postroom.stores.contract import Want
+from postroom.stores.contract import BUCKETS, Want
 
 POINTS = (
     "moving.marked",
@@ -243,3 +244,32 @@ def test_a_store_that_cannot_take_over_messages_is_refused_with_its_name(
         monkeypatch.setattr(type(target.store), "restores", False)
         with pytest.raises(RoomError, match="FilesStore.* cannot take over messages of another room"):
             rooms.move(source, target)
+
+
+@pytest.mark.parametrize("way", ["sqlite", "files", "backup"])
+def test_limits_and_pauses_arrive_and_rates_begin_anew(tmp_path: Path, way: str) -> None:
+    old, new = f"sqlite:{tmp_path / 'old'}", f"{'files' if way == 'files' else 'sqlite'}:{tmp_path / 'new'}"
+    with postroom.open(old) as room:
+        ada, bob = room.agent("ada", transient=True), room.agent("bob", transient=True)
+        room.limit("jobs", per_s=0.0001, burst=1)
+        room.limit("jobs", concurrent=4, by="sender", waiting=3, pass_failed=True)
+        room.pause(agent="eve", reason="it runs wild", by="mia")
+        for number in range(2):
+            ada.send(None, {"n": number}, channel="jobs")
+        bob.receive(5, channels=["jobs"]).ack()
+        assert bob.poll(channels=["jobs"]) is None and room.store.cell_scan(f"{BUCKETS}/")
+        limits = room.limits()
+        if way == "backup":
+            rooms.backup(room, tmp_path / "file.backup")
+    if way == "backup":
+        with postroom.open(new) as room:
+            rooms.restore(room, Dump(tmp_path / "file.backup"))
+    else:
+        move(old, new)
+
+    with postroom.open(new) as room:
+        assert room.limits() == limits
+        assert room.store.cell_scan(f"{BUCKETS}/") == []
+        assert room.agent("bob").receive(5, channels=["jobs"]).payload == {"n": 1}
+        room.agent("ada").send(None, {"n": 2}, channel="jobs")
+        assert room.agent("bob").poll(channels=["jobs"]) is None

@@ -22,7 +22,7 @@ from postroom.core.states import WITHDRAWABLE
 from postroom.errors import InvalidMessage, RoomError
 from postroom.stores.contract import Query
 
-from . import presence, tokens
+from . import limiting, presence, tokens
 from .gateway import Gateway
 from .received import check_names
 
@@ -55,7 +55,7 @@ def waiting_for(gateway: Gateway, name: str) -> int:
 
 
 def forget(gateway: Gateway, name: str, *, mail: bool = False) -> Forgotten:
-    """Forget an agent: its presence, its subscriptions and its tokens. With `mail`, delete what waits for it, too.
+    """Forget an agent: its presence, its subscriptions, its pause and its tokens. With `mail`, delete what waits for it, too.
 
     Without `mail` that goes on waiting, for an agent of the same name. Raises RoomError while a process has the agent
     open, and IdentityRefused when it has the only token of a person: then nothing was changed. An interrupted call can
@@ -69,15 +69,16 @@ def forget(gateway: Gateway, name: str, *, mail: bool = False) -> Forgotten:
     for channel in subscribed:
         store.unsubscribe(channel, name)
     deleted = store.purge(Query(to_agent=name, states=WITHDRAWABLE, limit=_MANY)) if mail else 0
+    paused = limiting.follow_name(store, name, None)
     known = store.cell_read(presence.CELLS + name) is not None
     store.cell_write(presence.CELLS + name, None)
     return Forgotten(
-        known or bool(subscribed or revoked), len(subscribed), revoked, deleted, waiting_for(gateway, name)
+        known or paused or bool(subscribed or revoked), len(subscribed), revoked, deleted, waiting_for(gateway, name)
     )
 
 
 def rename(gateway: Gateway, old: str, new: str) -> Renamed:
-    """Give an agent another name: its presence, its subscriptions, its tokens and the mail that waits for it follow.
+    """Give an agent another name: its presence, its pause, subscriptions and tokens and the mail that waits for it follow.
 
     Raises RoomError, and changes nothing, while a process has it open or it holds messages, when the room does not know
     it, and when the new name is taken. An interrupted call is finished by the same call.
@@ -100,6 +101,7 @@ def rename(gateway: Gateway, old: str, new: str) -> Renamed:
     if cell is not None:
         store.cell_write(presence.CELLS + new, cell.value | {"renamed_from": old})
     reached("rename.known")
+    limiting.follow_name(store, old, new)  # before its mail: a paused agent takes none of it under its new name either
     followed = 0
     for each in store.subscriptions():
         if each.agent == old:

@@ -39,12 +39,36 @@ class LimitedChannel(msgspec.Struct, frozen=True):
     paused: Paused | None  # the pause; None while it is not paused
     running: int  # how many messages are claimed, answers left out
 
+    def allowed(self) -> int | None:
+        """So many of its messages may be claimed at once, those of all senders together; None: any number."""
+        return next((rule.concurrent for rule in self.rules if rule.by is None), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, with the time of a pause as ISO 8601 text."""
+        rules = [{name: getattr(rule, name) for name in rule.__struct_fields__} for rule in self.rules]
+        own = {name: getattr(self, name) for name in ("channel", "waiting", "pass_failed", "running")}
+        return own | {"rules": rules, "paused": pause_dict(self.paused)}
+
 
 class RoomLimits(msgspec.Struct, frozen=True):
     """Everything that limits a room at this moment."""
 
     channels: tuple[LimitedChannel, ...] = ()  # in the order of their names
     agents: dict[str, Paused] = {}  # the agents that are paused
+
+    def __bool__(self) -> bool:
+        return bool(self.channels or self.agents)
+
+    def pause_of(self, channel: str | None, agent: str | None) -> Paused | None:
+        """The pause of an agent, or else of a channel; None while it is not paused."""
+        if agent is not None:
+            return self.agents.get(agent)
+        return next((each.paused for each in self.channels if each.channel == channel), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, with the times of pauses as ISO 8601 text."""
+        agents = [{"agent": name, "paused": pause_dict(paused)} for name, paused in self.agents.items()]
+        return {"channels": [each.to_dict() for each in self.channels], "agents": agents}
 
 
 class LimitChange(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -157,6 +181,22 @@ def resume(store: Store, channel: str | None, agent: str | None) -> bool:
     return _change_pause(store, channel, agent, None) is not None
 
 
+def follow_name(store: Store, old: str, new: str | None) -> bool:
+    """The pause of an agent goes with it to another name; None: it ends. Returns whether it was paused."""
+    if not store.limits or old not in _read(store).agents:
+        return False
+
+    def change(limits: Limits) -> Limits:
+        agents = dict(limits.agents)
+        paused = agents.pop(old, None)
+        if new is not None and paused is not None:
+            agents[new] = paused
+        return replace(limits, agents=agents)
+
+    _update(store, change)
+    return True
+
+
 def _change_pause(store: Store, channel: str | None, agent: str | None, paused: Paused | None) -> Paused | None:
     """Set or end a pause; the one that there was before."""
     before: Paused | None = None
@@ -227,6 +267,27 @@ def rule_text(rule: LimitRule) -> str:
         parts.append(f"{rule.per_s:g} a second" + (f" in bursts of {rule.burst}" if rule.burst > 1 else ""))
     groups = {"sender": " for each sender", "order_key": " for each order key"}
     return " and ".join(parts) + groups.get(rule.by or "", "")
+
+
+def limits_text(each: LimitedChannel) -> str:
+    """All limits of a channel in words; "" when it is only paused."""
+    parts = [rule_text(rule) for rule in each.rules]
+    if each.waiting is not None:
+        parts.append(f"{each.waiting} waiting in each mailbox")
+    if each.pass_failed:
+        parts.append("failed messages with an order key are passed")
+    return "; ".join(parts)
+
+
+def running_text(each: LimitedChannel) -> str:
+    """What runs, of what is allowed: "3 of 4"."""
+    allowed = each.allowed()
+    return str(each.running) if allowed is None else f"{each.running} of {allowed}"
+
+
+def pause_dict(paused: Paused | None) -> dict[str, Any] | None:
+    """A pause as JSON."""
+    return None if paused is None else {"by": paused.by, "since": iso(paused.since_ms), "reason": paused.reason}
 
 
 def pause_text(paused: Paused) -> str:

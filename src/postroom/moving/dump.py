@@ -34,7 +34,7 @@ from postroom.errors import RoomDamaged, RoomUnreachable
 from postroom.mail import moved
 from postroom.mail.housekeeping import KEEPER_CELL
 from postroom.sessions.session import SESSIONS
-from postroom.stores.contract import FORGOTTEN, Cell, Query, Store, Subscription
+from postroom.stores.contract import BUCKETS, FORGOTTEN, Cell, Query, Store, Subscription
 
 VERSION: Final = 1
 #: No line of an export is longer: a message has a megabyte, a cell too, and their ledgers little more.
@@ -46,6 +46,8 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 #: Cells that are no part of what a room holds: of its store, of a move, of the process that keeps house.
 NOT_CONTENT: Final = (FORGOTTEN, moved.CELL, KEEPER_CELL)
+#: Nor are token buckets: they hold the time of this room, which begins anew in another.
+_BUCKET_CELLS: Final = f"{BUCKETS}/"
 
 Record = dict[str, Any]
 Told = Callable[[str, int], object]
@@ -63,6 +65,11 @@ class FilePart(NamedTuple):
 Part = MessageWithLedger | Subscription | Cell | FilePart
 
 
+def is_content(cell: str) -> bool:
+    """Whether a cell of that name is a part of what a room holds."""
+    return cell not in NOT_CONTENT and not cell.startswith(_BUCKET_CELLS)
+
+
 def parts_of(store: Store, folder: Path | None) -> Iterator[Part]:
     """Everything in a room, messages first and in their order; a room that is in use may change meanwhile.
 
@@ -71,7 +78,7 @@ def parts_of(store: Store, folder: Path | None) -> Iterator[Part]:
     yield from messages_of(store)
     yield from store.subscriptions()
     for cell in store.cell_scan(""):
-        if cell.name not in NOT_CONTENT:
+        if is_content(cell.name):
             yield cell
     if folder is not None:
         yield from _files_of(folder)

@@ -19,7 +19,7 @@ from postroom.sessions import record as session_records
 from postroom.sessions.session import SESSIONS
 from postroom.stores.contract import Cell, Query, Store, Subscription
 
-from .dump import NOT_CONTENT, FilePart, Part, Told
+from .dump import FilePart, Part, Told, is_content
 from .rest import cell_at_rest, message_at_rest
 
 #: Messages that are taken over in one step: so many at most, of about so many bytes.
@@ -91,7 +91,7 @@ class Filling:
             self._together, self._size = [], 0
 
     def _add_cell(self, cell: Cell) -> None:
-        if cell.name in NOT_CONTENT:  # only a file that somebody made by hand has those
+        if not is_content(cell.name):  # only a file that somebody made by hand has those
             return
         value = cell_at_rest(cell)
         if self._folder is not None and session_records.is_record(cell.name) and isinstance(value, dict):

@@ -23,7 +23,7 @@ from postroom.mail import moved
 from postroom.mail.gateway import LOOK_S
 from postroom.stores.contract import Query, Store
 
-from .dump import NOT_CONTENT, Told, parts_of
+from .dump import Told, is_content, parts_of
 from .filling import Filling, check_fillable
 from .rest import MOVED
 
@@ -118,7 +118,7 @@ def _finish(old: End, new: End, mark: dict[str, Any], filling: dict[str, Any] | 
 
 def state_of(store: Store) -> list[int]:
     """By what `is_changed` knows whether a room has changed: the feed's number, the versions of cells, subscriptions."""
-    cells = sum(cell.version for cell in store.cell_scan("") if cell.name not in NOT_CONTENT)
+    cells = sum(cell.version for cell in store.cell_scan("") if is_content(cell.name))
     return [store.number_at(), cells, len(store.subscriptions())]
 
 

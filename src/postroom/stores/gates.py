@@ -54,9 +54,9 @@ class LimitRule(msgspec.Struct, frozen=True, omit_defaults=True):
 class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pause: whose doing it is, since when (wall clock), and why."""
 
-    by: str
-    since_ms: int
-    reason: str | None = None
+    by: str  # its maker
+    since_ms: int  # when it began, by the wall clock
+    reason: str | None = None  # why
 
 
 class ChannelLimits(msgspec.Struct, frozen=True, omit_defaults=True):

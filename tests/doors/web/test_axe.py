@@ -44,6 +44,9 @@ def page() -> Iterator[Any]:
         room.store.cell_write("decision/m1", {"owner": "x", "until_ms": 5, "decision": decision})
         room.schedule("stand-up", cron="0 9 * * 1-5", to="bob", payload={"text": "stand-up!"})
         id = a_little(room)
+        room.limit("jobs", concurrent=4, waiting=100)
+        room.pause("jobs", reason="the database is down", by="mia")
+        room.pause(agent="bob", by="mia")
         with serving(room) as site, browsing() as page:
             page.emulate_media(reduced_motion="reduce")
             page.goto(site.address)

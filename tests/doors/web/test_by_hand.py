@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from postroom.core.clock import ManualClock
-from postroom.doors.web.by_hand import AbortedTask, ByHand, ChosenMessages, NewTask, One, Person, PersonMessage
+from postroom.doors.web.by_hand import (
+    AbortedTask,
+    ByHand,
+    ChosenMessages,
+    NewTask,
+    One,
+    PauseWish,
+    Person,
+    PersonMessage,
+)
 from postroom.doors.web.guard import PageGuard
 from postroom.doors.web.views import deeds
 from postroom.errors import IdentityRefused, InvalidMessage
@@ -111,6 +120,10 @@ def deeds_of_people(room: Room) -> dict[str, tuple[Callable[[ByHand, Person], An
         "release": (lambda hand, who: hand.release(One(held), who), lambda: room.receipt(held).state),
         "release the task": (lambda hand, who: hand.release_task(One("T1"), who), lambda: room.board.get("T1").state),
         "stop": (lambda hand, who: hand.stop_session(One("no-such"), who), lambda: None),
+        "pause": (lambda hand, who: hand.pause(PauseWish(channel="jobs", reason="why"), who), room.limits),
+        "resume": (lambda hand, who: hand.resume(PauseWish(channel="jobs"), who), room.limits),
+        "pause an agent": (lambda hand, who: hand.pause(PauseWish(agent="bob"), who), room.limits),
+        "resume an agent": (lambda hand, who: hand.resume(PauseWish(agent="bob"), who), room.limits),
     }
 
 
@@ -135,10 +148,32 @@ def test_an_agent_may_let_go_of_what_it_holds_itself(here: Room) -> None:
     assert deeds["release the task"][0](hand, Person("bob", human=False)) == {"released": True}
 
 
+def test_an_agent_may_pause_itself_and_end_that_pause_but_not_a_persons(here: Room) -> None:
+    hand, bob, zoe = ByHand(here, "mia"), Person("bob", human=False), Person("zoe", human=True)
+    token_for(here, "zoe", human=True)
+
+    assert hand.pause(PauseWish(agent="bob", reason="lunch"), bob) == {"paused": True, "new": True}
+    assert here.limits().agents["bob"].reason == "lunch"
+    assert hand.resume(PauseWish(agent="bob"), bob) == {"resumed": True}
+    assert hand.resume(PauseWish(agent="bob"), zoe) == {"resumed": False}
+    hand.pause(PauseWish(agent="bob"), zoe)
+    for deed in (hand.pause, hand.resume):
+        with pytest.raises(IdentityRefused, match="bob may not"):
+            deed(PauseWish(agent="bob"), bob)
+    assert here.limits().agents["bob"].by == "zoe"
+
+
+def test_a_pause_names_one_channel_or_one_agent(here: Room) -> None:
+    for wish in (PauseWish(), PauseWish(channel="jobs", agent="bob")):
+        with pytest.raises(InvalidMessage, match="channel: must be given, or agent, and not both"):
+            ByHand(here, "mia").pause(wish, Person("zoe", human=True))
+    assert not here.limits() and deeds(here) == []
+
+
 def test_a_person_may_do_all_of_it_and_is_named_in_each_trace(here: Room) -> None:
     hand, deeds = ByHand(here, "mia"), deeds_of_people(here)
     zoe = Person("zoe", human=True)
-    for name in ("requeue", "release", "release the task"):
+    for name in ("requeue", "release", "release the task", "pause", "resume", "pause an agent", "resume an agent"):
         before = deeds[name][1]()
         deeds[name][0](hand, zoe)
         assert deeds[name][1]() != before, name

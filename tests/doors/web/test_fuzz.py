@@ -52,6 +52,8 @@ PATHS = (
         "/api/abort-task",
         "/api/reopen-task",
         "/api/stop-session",
+        "/api/pause",
+        "/api/resume",
         "/api/sign-in",
         "/page/main.js",
     ),
@@ -67,6 +69,8 @@ ACTS = (
     "/api/abort-task",
     "/api/reopen-task",
     "/api/stop-session",
+    "/api/pause",
+    "/api/resume",
     "/api/sign-in",
 )
 NAMES = (

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom.doors.web.views import deeds
 from postroom.mail import tokens
 from postroom.room import Room
 
@@ -275,6 +276,52 @@ def test_schedules_are_shown_below_the_mailboxes_and_what_they_say_is_only_text(
     ]
     assert rows[0][-1] == evil and page.evaluate("window.hacked") is None
     assert re.fullmatch(r"\d\d:\d\d:\d\d", rows[1][4]) and rows[1][5] == "0"
+
+
+def test_limits_and_pauses_are_shown_below_the_mailboxes_and_reasons_are_only_text(
+    sqlite_room: Room, open_page: Open
+) -> None:
+    evil = "<img src=x onerror=window.hacked=1>"
+    sqlite_room.limit("jobs", concurrent=4, waiting=1000)
+    sqlite_room.limit("builds", pass_failed=True)
+    sqlite_room.pause("jobs", reason=evil, by="mia")
+    sqlite_room.pause(agent="bob", by="<b>mia</b>")
+    sqlite_room.agent("ada").send(None, {}, channel="jobs")
+    sqlite_room.agent("ada").send("bob", {}, channel="news")
+    sqlite_room.agent("ada").send(None, {}, channel="news")
+    page = open_page("mailboxes")
+    table = page.locator(".limits table")
+    table.wait_for()
+
+    rows = [row.split("\t") for row in table.inner_text().splitlines()[1:]]
+    assert [row[:4] for row in rows] == [
+        ["# jobs", "4 at once", "0 of 4", "1\u202f000"],
+        ["bob", "", "", ""],
+        ["# builds", "failed messages with an order key are passed", "0", ""],
+    ]
+    assert re.fullmatch(rf"paused by mia since \d\d:\d\d:\d\d: {re.escape(evil)}", rows[0][4])
+    assert rows[1][4].startswith("paused by <b>mia</b> since") and rows[2][4] == ""
+    assert page.evaluate("window.hacked") is None
+    shown = {box: page.locator(f'[data-box="{box}"] .paused').is_visible() for box in ("#jobs", "bob#news", "#news")}
+    assert shown == {"#jobs": True, "bob#news": True, "#news": False}
+
+
+def test_a_person_pauses_and_resumes_a_channel(sqlite_room: Room, open_page: Open) -> None:
+    sqlite_room.limit("jobs", concurrent=4)
+    page = open_page("mailboxes")
+    page.locator(".limits button", has_text="Pause").click()
+    page.get_by_label("Why").fill("the database is down")
+    page.locator("dialog button[type=submit]").click()
+    page.locator(".limits .paused").wait_for()
+    paused = sqlite_room.limits().channels[0].paused
+    assert paused is not None and paused.reason == "the database is down"
+
+    page.locator(".limits button", has_text="Resume").click()
+    page.locator("dialog button[type=submit]").click()
+    page.locator(".limits .paused").wait_for(state="detached")
+
+    assert sqlite_room.limits().channels[0].paused is None
+    assert [deed["what"] for deed in deeds(sqlite_room)] == ["resumed", "paused"]
 
 
 def test_the_board_and_its_leases_are_shown_and_a_claim_is_released(sqlite_room: Room, open_page: Open) -> None:

@@ -16,6 +16,7 @@ from postroom.mail.handles import handle_of
 from postroom.mail.presence import STATUSES, AgentInfo
 from postroom.stores.contract import MailboxFigures, Query
 
+from .limits import show_limits
 from .messages import ANYBODY, STATE_HELP, STATES, moment, short
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ OWN_WORD: Final = "any other word is a status that the agent gave itself"
 def status(call: Invocation) -> None:
     room = call.room
     stats, agents, waits = room.stats(), room.agents(), room.waits()
+    limits, schedules = room.limits(), room.schedules()
+    next_tick = min((each.next_tick for each in schedules if each.next_tick is not None), default=None)
     boxes = _with_later(room, stats.mailboxes)
     if call.json:
         output.document(
@@ -39,6 +42,8 @@ def status(call: Invocation) -> None:
                 "agents": [agent._asdict() for agent in agents],
                 "mailboxes": list(map(_mailbox_dict, boxes)),
                 "waiting": [wait._asdict() for wait in waits],
+                "limits": limits.to_dict(),
+                "schedules": {"count": len(schedules), "next_tick": next_tick},
                 "store": stats.store,
             }
         )
@@ -47,6 +52,8 @@ def status(call: Invocation) -> None:
     # all that the store keeps: of the states, the line above it tells
     store = {"kept" if name == "messages" else name: value for name, value in stats.store.items()}
     facts = {"room": room.url, "messages": counts or "none yet", **store}
+    if schedules:
+        facts["schedules"] = f"{len(schedules)}, the next tick at {next_tick or 'no time'}"
     width = max(map(len, facts))
     for name, value in facts.items():
         output.write(f"{name:<{width}}  {output.visible(str(value))}")
@@ -55,6 +62,7 @@ def status(call: Invocation) -> None:
     if waits:
         asked = [(wait.asker, wait.peer or ANYBODY, handle_of(wait.question_id)) for wait in waits]
         output.table(("asker", "waits for", "question"), asked)
+    show_limits(limits, room.clock.wall_ms())
     if stats.states.get("dead"):
         output.write(f"{stats.states['dead']} dead: `postroom dead` shows them, `postroom requeue ID` puts one back")
 

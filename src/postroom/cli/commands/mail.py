@@ -15,7 +15,7 @@ from postroom.core.config import GRACE_S
 from postroom.core.message import GROUP_SIGN
 from postroom.core.states import State
 from postroom.core.untrusted import is_plain, quoted
-from postroom.errors import AskTimeout, InvalidMessage, NoMail, PostroomError, UnknownMessage
+from postroom.errors import AskTimeout, InvalidMessage, MailboxFull, NoMail, PostroomError, UnknownMessage
 from postroom.mail import answers, presence
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import TOLD_TO_STOP, Received
@@ -82,6 +82,9 @@ def send_options(parser: argparse.ArgumentParser) -> None:
         "--debounce",
         "with --order-key: replace waiting messages of this key, and deliver this one after this time",
     )
+    options.span(
+        parser, "--full-wait", "into a full mailbox: wait this long for space (default: 0, it fails at once)", 0
+    )
     parser.add_argument("--wait", choices=("acked", "answered"), help="return only after the receiver has done this")
     options.span(parser, "--timeout", f"how long to wait, with --wait (default: {PATIENCE_S:.0f})")
 
@@ -91,19 +94,20 @@ def send(call: Invocation) -> None:
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout needs --wait; a send without --wait returns as soon as it is stored")
     names = [None if name == ANYBODY else name for name in _recipients(call)]
-    if _is_to_several(call) and (args.wait or args.key or args.replaces):
-        raise UsageError("--wait, --key and --replaces allow only one recipient; use one command for each")
-    if args.debounce is not None and not args.order_key:
-        raise UsageError("--debounce needs --order-key: messages of one key replace each other")
-    if args.debounce is not None and args.delay:
-        raise UsageError("--debounce and --delay cannot be combined: a debounced message is delayed")
+    if _is_to_several(call) and (args.wait or args.key or args.replaces or args.full_wait):
+        raise UsageError("--wait, --key, --replaces and --full-wait allow only one recipient; use one command for each")
+    _check_debounce(args)
     known = [to is None or must_be_known(call, to, presence.is_addressee) for to in names]
     payload = _payload(call)
     sent = {"channel": args.channel, "delay_s": args.delay, "correlation_id": args.correlation_id}
     sent |= {"order_key": args.order_key, "debounce_s": args.debounce}
     if args.replaces:
         sent["replaces"] = call.message_id(args.replaces)
-    ids = _send_each(call, names, payload, sent)
+    try:
+        ids = _send_each(call, names, payload, sent)
+    except MailboxFull as error:
+        error.args = (f"{error} ({_waited(args.full_wait)}). Nothing was stored",)
+        raise
     if call.json:
         told = [
             {
@@ -124,6 +128,17 @@ def send(call: Invocation) -> None:
             output.note(f"{to} has not joined this room yet; the message waits for it")
 
 
+def _check_debounce(args: argparse.Namespace) -> None:
+    if args.debounce is not None and not args.order_key:
+        raise UsageError("--debounce needs --order-key: messages of one key replace each other")
+    if args.debounce is not None and args.delay:
+        raise UsageError("--debounce and --delay cannot be combined: a debounced message is delayed")
+
+
+def _waited(full_wait_s: float) -> str:
+    return f"there was no space in {full_wait_s:g} s" if full_wait_s else "--full-wait S waits for space"
+
+
 def _send_each(call: Invocation, names: list[str | None], payload: dict[str, Any], sent: dict[str, Any]) -> list[str]:
     """Send the message to one agent, or a message of its own to each. Returns the ids, in their order."""
     args, agent = call.args, call.agent()
@@ -132,10 +147,8 @@ def _send_each(call: Invocation, names: list[str | None], payload: dict[str, Any
         lanes = {message.pop("_lane") for message in each}
         return agent.send_many(each, _lane=lanes.pop())
     timeout_s = (PATIENCE_S if args.timeout is None else args.timeout) if args.wait else None
-    key, to = args.key, names[0]
-    return [
-        agent.send(to, payload, idempotency_key=key, wait=args.wait, timeout_s=timeout_s, **sent, **_envelope(call, to))
-    ]
+    to, alone = names[0], {"idempotency_key": args.key, "full_wait_s": args.full_wait}
+    return [agent.send(to, payload, wait=args.wait, timeout_s=timeout_s, **alone, **sent, **_envelope(call, to))]
 
 
 def must_be_known(call: Invocation, to: str, is_enough: Callable[[Gateway, str], bool]) -> bool:

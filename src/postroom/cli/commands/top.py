@@ -13,7 +13,7 @@ from postroom.cli.top.keys import Keys, TerminalKeys
 from postroom.cli.top.picture import Lookout, RoomPicture
 from postroom.errors import RoomBusy
 from postroom.room import Room
-from postroom.stores.contract import FEED, Waiter, topic_cells
+from postroom.stores.contract import FEED, LIMITS, Waiter, topic_cells
 
 #: At most one picture in this time, in seconds, however much happens.
 INTERVAL_S: Final = 0.25
@@ -57,7 +57,7 @@ def top(call: Invocation) -> int:
 
 def pictures(room: Room, lookout: Lookout, interval_s: float, keys: Keys) -> Iterator[RoomPicture]:
     """A picture after each change, and one now and then without, until it is over."""
-    with room.store.listen([FEED, topic_cells("agent/")]) as waiter:
+    with room.store.listen([FEED, topic_cells("agent/"), topic_cells(LIMITS)]) as waiter:
         took_s = 0.0
         while True:
             gap_s = max(interval_s, took_s / MAX_SHARE)

@@ -28,6 +28,8 @@ MAX_WAL_BYTES: Final = 64 * 1024**2
 CLOCK_APART_S: Final = 60.0
 #: That tokens were recovered or switched off is worth a look for this long, in seconds.
 TOLD_OF_S: Final = 7 * 86400.0
+#: A pause that is older may have been forgotten, in seconds.
+OLD_PAUSE_S: Final = 86400.0
 
 
 def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
@@ -49,6 +51,7 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
     yield agents(room, now_ms)
     yield waiting(room, now_ms)
     yield dead_letters(stats)
+    yield pauses(room, now_ms)
     yield upkeep(room, now_ms)
 
 
@@ -212,6 +215,22 @@ def dead_letters(stats: Stats) -> Check:
         advice = "`postroom dead` shows why, `postroom requeue ID` puts one back"
         return Check("dead letters", WARN, f"{count} set aside", advice)
     return Check("dead letters", OK, "none")
+
+
+def pauses(room: Room, now_ms: int) -> Check:
+    """Whether a pause was perhaps forgotten: it has no end of its own."""
+    limits = room.limits()
+    paused = [(f"channel {quoted(each.channel)}", each.paused) for each in limits.channels if each.paused is not None]
+    paused += [(f"agent {quoted(name)}", each) for name, each in limits.agents.items()]
+    old = [
+        f"{what} by {quoted(each.by)} {ago(each.since_ms, now_ms)}"
+        for what, each in paused
+        if now_ms - each.since_ms > OLD_PAUSE_S * 1000
+    ]
+    if not old:
+        return Check("pauses", OK, f"{len(paused)} paused, none of them for more than a day" if paused else "none")
+    advice = "resume what was forgotten: postroom resume CHANNEL, or --agent NAME"
+    return Check("pauses", WARN, f"{len(old)} older than a day: {some(old)}", advice)
 
 
 def upkeep(room: Room, now_ms: int) -> Check:

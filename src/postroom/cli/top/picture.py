@@ -15,10 +15,12 @@ import msgspec
 from postroom.core.clock import from_iso, iso
 from postroom.core.states import ENDING
 from postroom.doors.waits import in_cycles
+from postroom.mail.limiting import RoomLimits, limits_text
 from postroom.mail.presence import AgentInfo
 from postroom.mail.receipts import Wait
 from postroom.room import Room
 from postroom.stores.contract import Change, MailboxFigures
+from postroom.stores.gates import Paused
 
 #: Rates are those of the last so many seconds.
 WINDOW_S: Final = 5.0
@@ -84,6 +86,19 @@ class DeadLine(msgspec.Struct, frozen=True):
     age_s: float
 
 
+class LimitLine(msgspec.Struct, frozen=True):
+    """A channel with limits or a pause, or (`agent`) an agent that is paused."""
+
+    channel: str | None
+    agent: str | None
+    limits: str
+    running: int | None
+    allowed: int | None
+    paused_by: str | None
+    paused_age_s: float | None
+    reason: str | None
+
+
 class RoomPicture(msgspec.Struct, frozen=True, kw_only=True):
     """A room at one moment."""
 
@@ -98,6 +113,9 @@ class RoomPicture(msgspec.Struct, frozen=True, kw_only=True):
     mailboxes: list[BoxLine]
     waiting: list[WaitLine]
     dead: list[DeadLine]
+    limits: list[LimitLine] = []
+    schedules: int = 0
+    next_tick: str | None = None
 
 
 class MailRates:
@@ -173,6 +191,20 @@ def wait_lines(waits: Sequence[Wait], now_ms: int) -> list[WaitLine]:
     ]
 
 
+def limit_lines(limits: RoomLimits, now_ms: int) -> list[LimitLine]:
+    """What limits the room: what is paused comes first."""
+
+    def pause(paused: Paused | None) -> tuple[str | None, float | None, str | None]:
+        return (None, None, None) if paused is None else (paused.by, _age_s(paused.since_ms, now_ms), paused.reason)
+
+    lines = [
+        LimitLine(each.channel, None, limits_text(each), each.running, each.allowed(), *pause(each.paused))
+        for each in limits.channels
+    ]
+    lines += [LimitLine(None, name, "", None, None, *pause(paused)) for name, paused in limits.agents.items()]
+    return sorted(lines, key=lambda line: (line.paused_by is None, line.channel or "", line.agent or ""))
+
+
 def _age_s(since_ms: int, now_ms: int) -> float:
     return max(0, now_ms - since_ms) / 1000
 
@@ -192,7 +224,7 @@ class Lookout:
         room = self._room
         self._read_feed()
         stats, now_ms = room.stats(), room.clock.wall_ms()
-        flows = self._rates.flows()
+        flows, schedules = self._rates.flows(), room.schedules()
         return RoomPicture(
             room=str(room.url),
             time=iso(now_ms),
@@ -205,6 +237,9 @@ class Lookout:
             mailboxes=box_lines(stats.mailboxes, flows, now_ms),
             waiting=wait_lines(room.waits(), now_ms),
             dead=self._dead(now_ms) if stats.states.get("dead") else [],
+            limits=limit_lines(room.limits(), now_ms),
+            schedules=len(schedules),
+            next_tick=min((each.next_tick for each in schedules if each.next_tick is not None), default=None),
         )
 
     def _read_feed(self) -> None:

@@ -16,9 +16,10 @@ from rich.text import Text
 
 from postroom.cli.output import visible
 from postroom.cli.terminal import console
+from postroom.core.clock import from_iso
 from postroom.mail.handles import handle_of
 
-from .picture import RoomPicture
+from .picture import LimitLine, RoomPicture
 
 #: No name or text is drawn longer than this, however wide the terminal is.
 MAX_CELLS: Final = 200
@@ -78,6 +79,8 @@ def draw(picture: RoomPicture, height: int | None = None) -> RenderableType:
         ScreenPart(_WAITING, waiting, "no open questions"),
         ScreenPart(_DEAD, picture.dead, "no dead letters", picture.states.get("dead", 0)),
     ]
+    if picture.limits:
+        parts.insert(2, ScreenPart(_LIMITS, picture.limits, ""))
     wanted = [len(part.lines) for part in parts]
     lines = wanted if height is None else share_lines(wanted, max(MIN_LINES, height) - len(head))
     return Group(*head, *(_table(part, count) for part, count in zip(parts, lines, strict=True)))
@@ -101,6 +104,9 @@ def _head(picture: RoomPicture) -> list[Text]:
     facts = [f"{picture.in_per_s:g}/s in, {picture.out_per_s:g}/s out"]
     if picture.oldest_age_s is not None:
         facts.append(f"oldest {span(picture.oldest_age_s)}")
+    if picture.schedules:
+        ticks = f"{picture.schedules} schedule{'s' * (picture.schedules > 1)}"
+        facts.append(ticks if picture.next_tick is None else f"{ticks}, next {_next_tick(picture)}")
     if "wal_bytes" in store:
         facts.append(f"log {size(store['wal_bytes'])}")
     if "wake_up" in store:
@@ -110,6 +116,11 @@ def _head(picture: RoomPicture) -> list[Text]:
         _line((counts or "no messages yet", "bold")),
         _line((" · ".join(facts), "")),
     ]
+
+
+def _next_tick(picture: RoomPicture) -> str:
+    assert picture.next_tick is not None
+    return f"in {span(max(0, from_iso(picture.next_tick) - from_iso(picture.time)) / 1000)}"
 
 
 def _line(*pieces: Cell) -> Text:
@@ -122,6 +133,18 @@ def _plain(text: str | None) -> Cell:
 
 def _alive(alive: bool | None) -> Cell:
     return ("", "dim") if alive is None else ("yes", "green") if alive else ("no", "red")
+
+
+def _running(line: LimitLine) -> str:
+    return (
+        "" if line.running is None else str(line.running) if line.allowed is None else f"{line.running}/{line.allowed}"
+    )
+
+
+def _paused(line: LimitLine) -> str:
+    if line.paused_by is None:
+        return ""
+    return f"{span(line.paused_age_s or 0)} by {line.paused_by}{f': {line.reason}' if line.reason else ''}"
 
 
 def _rate(per_s: float) -> Cell:
@@ -143,6 +166,12 @@ _MAILBOXES: Final = (
     Column("oldest", lambda box: _plain("" if box.oldest_age_s is None else span(box.oldest_age_s)), 6, number=True),
     Column("in/s", lambda box: _rate(box.in_per_s), 8, number=True),
     Column("out/s", lambda box: _rate(box.out_per_s), 8, number=True),
+)
+_LIMITS: Final = (
+    Column("LIMITS", lambda line: (f"#{line.channel}" if line.agent is None else line.agent, "bold"), share=3),
+    Column("running", lambda line: _plain(_running(line)), 8, number=True),
+    Column("allowed", lambda line: _plain(line.limits), share=3),
+    Column("paused", lambda line: (_paused(line), "bold"), share=4),
 )
 _WAITING: Final = (
     Column("WAITS", lambda wait: (wait.asker, "bold"), share=3),

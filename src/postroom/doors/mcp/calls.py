@@ -393,7 +393,7 @@ class MailCalls:
     async def _receipt(self, caller: Caller, given: tools.ReceiptCall, _: Progress) -> dict[str, Any]:
         found = await self.room.receipt(given.id)
         self._must_concern(caller, found.message)
-        return shown.receipt(found)
+        return shown.receipt(found, await self.room.why(found.message))
 
     # Waiting, and leaving
 

@@ -10,8 +10,9 @@ from postroom.board.task import Task
 from postroom.core import untrusted
 from postroom.core.message import Message, readable
 from postroom.core.states import NOTES
-from postroom.errors import AskFailed, PostroomError, Refused
+from postroom.errors import AskFailed, MailboxFull, PostroomError, Refused
 from postroom.mail.presence import AgentInfo
+from postroom.mail.reasons import Reason
 from postroom.mail.receipts import Receipt
 
 #: A body is cut after so many characters; `inbox(id, offset)` gives the next, larger part.
@@ -22,6 +23,8 @@ MAX_RECALLED: Final = 80
 #: A reason, or what is said of a task, is cut after so many characters; and a list of tasks that one waits for.
 MAX_REASON: Final = 300
 MAX_UNMET: Final = 10
+#: Reasons of which the whole sentence is told: it names the pause or the limit, which no event of the message does.
+HELD_BACK: Final = ("paused", "limited")
 #: Stands for a name, a type, a channel or a task that is no plain name: the fence of the same result has it.
 QUOTED: Final = "(quoted in the words)"
 #: Names inside of a fence are whole: longer than any name of a room.
@@ -80,6 +83,12 @@ def answers(came: Iterable[Message], missing: Mapping[str, AskFailed]) -> dict[s
 
 def error(error: PostroomError) -> str:
     """An error as a sentence; one that repeats others' words stands behind a fence."""
+    if isinstance(error, MailboxFull):
+        box = f"channel {untrusted.head(error.channel, 'of that name')}"
+        box = box if error.to is None else f"the mailbox of {untrusted.head(error.to)} in {box}"
+        return (
+            f"not sent: {box} is full, {error.waiting} messages wait there. Do something else, and send it again later."
+        )
     if isinstance(error, Refused):
         return f"refused; the reason, in its words:\n{Words().fenced(error.reason, None)}"
     text = str(error)
@@ -137,12 +146,15 @@ def people(you: str, agents: Iterable[AgentInfo], limit: int) -> dict[str, Any]:
     return {"you": you, "agents": shown, **more, **_in_words(lines)}
 
 
-def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
-    """The newest steps of a message's life; reasons and errors are others' words, behind a fence.
+def receipt(found: Receipt, why: Reason | None = None, limit: int = 50) -> dict[str, Any]:
+    """The newest steps of a message's life, and why it is where it is; reasons and errors are others' words, behind a fence.
 
     `earlier` is how many steps came before them.
     """
-    events, lines = [], []
+    events: list[dict[str, str]] = []
+    lines: list[str] = []
+    if why is not None and why.kind in HELD_BACK:
+        lines.append(f"{why.kind}: {_cut(why.text, MAX_REASON)}")
     for event in found.events[-limit:]:
         entry = {"event": event.event, "time": event.time}
         if event.agent is not None:
@@ -154,5 +166,6 @@ def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
         elif event.detail:
             lines.append(f"{event.event}: {_cut(event.detail, MAX_REASON)}")
     about = {"id": found.id, "state": found.state, "recipient_known": found.recipient_known}
+    about |= {} if why is None or why.kind == "ended" else {"why": why.kind}
     about |= {"earlier": len(found.events) - limit} if len(found.events) > limit else {}
     return {**about, "events": events, **_in_words(lines)}

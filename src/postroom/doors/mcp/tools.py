@@ -215,6 +215,7 @@ TOOLS: Final = (
             id=_TEXT,
             state=_TEXT,
             recipient_known=_FLAG,
+            why_=_TEXT,
             earlier_=_NUMBER,
             events=_list_of(_object(event=_TEXT, time=_TEXT, by_=_TEXT, how_=_TEXT)),
             words_=_TEXT,

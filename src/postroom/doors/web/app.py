@@ -9,7 +9,7 @@ GET  /api/events?after=     the feed for other programs, a page at a time
 GET  /api/stream?after=     the same as server-sent events, for ever
 GET  /metrics               Prometheus' text format
 POST /api/send, /api/requeue, /api/drop, /api/release, /api/stop-session
-POST /api/add-task, /api/abort-task, /api/reopen-task, /api/release-task
+POST /api/add-task, /api/abort-task, /api/reopen-task, /api/release-task, /api/pause, /api/resume
 POST /api/sign-in           keeps the token of the room that says who you are, for a cookie
 """
 
@@ -224,6 +224,8 @@ class Pages:
             "/api/abort-task": self._act(by_hand.AbortedTask, hand.abort_task),
             "/api/reopen-task": self._act(by_hand.One, hand.reopen_task),
             "/api/stop-session": self._act(by_hand.One, hand.stop_session),
+            "/api/pause": self._act(by_hand.PauseWish, hand.pause),
+            "/api/resume": self._act(by_hand.PauseWish, hand.resume),
             "/api/sign-in": self._sign_in,
         }
         return [

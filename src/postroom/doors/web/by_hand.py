@@ -1,4 +1,4 @@
-"""Actions of a person on the page: send, put back, drop, release, stop; add, abort and reopen tasks.
+"""Actions of a person on the page: send, put back, drop, release, stop; add, abort and reopen tasks; pause and resume.
 
 Everything leaves a trace: a line `by_hand` in the ledger of the message, and an entry in the room's list of such deeds,
 which stays when the message is gone.
@@ -72,6 +72,14 @@ class AbortedTask(msgspec.Struct, forbid_unknown_fields=True):
 
     id: str
     why: str = ""
+
+
+class PauseWish(msgspec.Struct, forbid_unknown_fields=True):
+    """A channel, or an agent, to be paused or resumed; a pause has a reason."""
+
+    channel: str | None = None
+    agent: str | None = None
+    reason: str = ""
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -225,6 +233,28 @@ class ByHand:
         gone = report.stop(self._room.gateway, wish.id, STOP_GRACE_S)
         self._remember(who, "stopped the session", [wish.id], "" if gone else "some of its workers are still running")
         return {"workers_gone": gone}
+
+    def pause(self, wish: PauseWish, who: Person) -> dict[str, Any]:
+        """Let nobody take from a channel, or let an agent take nothing."""
+        before = self._room.limits().pause_of(wish.channel, wish.agent)
+        self._may_stop(wish, who, "pause", wish.agent if before is None else before.by)
+        new = self._room.pause(wish.channel, agent=wish.agent, reason=wish.reason or None, by=who.name)
+        self._remember(who, "paused", [wish.agent or wish.channel or ""], wish.reason)
+        return {"paused": True, "new": new}
+
+    def resume(self, wish: PauseWish, who: Person) -> dict[str, Any]:
+        """End a pause."""
+        before = self._room.limits().pause_of(wish.channel, wish.agent)
+        self._may_stop(wish, who, "resume", None if before is None else before.by)
+        resumed = self._room.resume(wish.channel, agent=wish.agent)
+        if resumed:
+            self._remember(who, "resumed", [wish.agent or wish.channel or ""], "")
+        return {"resumed": resumed}
+
+    def _may_stop(self, wish: PauseWish, who: Person, deed: str, maker: str | None) -> None:
+        """Pauses are for people; an agent pauses itself alone, and ends what it began itself."""
+        what = f"agent {wish.agent}" if wish.agent is not None else f"channel {wish.channel}"
+        self._must_be_human(who, f"{deed} {what}", unless=wish.agent if maker == wish.agent else None)
 
     def _must_be_human(self, who: Person, deed: str, unless: str | None = None) -> None:
         """An agent's token does not act on others. Its own claims it may release."""

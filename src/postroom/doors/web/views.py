@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from postroom.board.records import Book
 from postroom.board.task import DONE, READY, STATES
 from postroom.core.clock import from_iso, span_text
@@ -18,6 +20,7 @@ from postroom.core.states import State
 from postroom.core.system.files import no_follow
 from postroom.doors.waits import in_cycles
 from postroom.errors import UnknownSession
+from postroom.mail.limiting import RoomLimits, rule_text, running_text
 from postroom.mail.receipts import attempts_of
 from postroom.pools import report as pool_report
 from postroom.room import Room
@@ -38,6 +41,8 @@ Data = dict[str, Any]
 MAX_CLAIMED: Final = 200
 MAX_BOXES: Final = 60
 MAX_SCHEDULES: Final = 100
+MAX_LIMITS: Final = 100
+FAILED_ARE_PASSED: Final = "failed messages with an order key are passed"
 MAX_TASKS: Final = 200
 MAX_SESSIONS: Final = 50
 MAX_WORKERS: Final = 64
@@ -92,7 +97,7 @@ class Views:
     def _agents(self) -> Data:
         room, hour, now_ms = self._room, self._hour(), self._room.clock.wall_ms()
         held = room.peek(state="claimed", order="newest", limit=MAX_CLAIMED)
-        agents = []
+        paused, agents = room.limits().agents, []
         for agent in room.agents():
             flow = hour.agent_figures(agent.name, now_ms)
             agents.append(
@@ -100,6 +105,7 @@ class Views:
                     **{field: getattr(agent, field) for field in _AGENT_FIELDS},
                     "heartbeat_ms": from_iso(agent.last_heartbeat),
                     "processes": len(agent.processes),
+                    "paused": agent.name in paused,
                     "sent_per_s": flow.in_per_s,
                     "ended_per_s": flow.out_per_s,
                     "holds": [line_of(m) for m in held if m.claimed_by == agent.name][:5],
@@ -153,7 +159,7 @@ class Views:
         depths = {(box.to_agent, box.channel): box for box in stats.mailboxes}
         hour.note_depths({key: box.depth for key, box in depths.items()}, now_ms)
         found = []
-        later = self._later()
+        later, limits = self._later(), self._room.limits()
         for key in depths.keys() | hour.boxes(now_ms) | later.keys():
             box, figures = depths.get(key), hour.box_figures(key, now_ms)
             found.append(
@@ -164,6 +170,7 @@ class Views:
                     "oldest_ms": None if box is None else box.oldest_ms,
                     "later": len(later.get(key, ())),
                     "next_due_ms": min(later.get(key, ()), default=None),
+                    "paused": any(limits.pause_of(*each) is not None for each in ((key[1], None), (None, key[0]))),
                     **figures._asdict(),
                 }
             )
@@ -171,7 +178,8 @@ class Views:
         for each in found[:MAX_BOXES]:
             each["plot"] = hour.plot((each["to_agent"], each["channel"]), now_ms)._asdict()
         more = max(0, len(found) - MAX_BOXES)
-        return {"mailboxes": found[:MAX_BOXES], "more": more, "schedules": self._schedules(), "states": stats.states}
+        below = {"limits": limit_rows(limits), "schedules": self._schedules()}
+        return {"mailboxes": found[:MAX_BOXES], "more": more, **below, "states": stats.states}
 
     def _schedules(self) -> Data:
         found = self._room.schedules()
@@ -314,6 +322,27 @@ def error_key(error: str | None) -> str:
     """The kind of an error: its first line, with numbers and ids left open."""
     lines = (error or "").strip().splitlines()
     return _VARIES.sub("…", lines[0][:PREVIEW]) if lines else NO_REASON
+
+
+def limit_rows(limits: RoomLimits) -> Data:
+    """The channels that have limits and those that are paused, and the paused agents; what is paused comes first."""
+    rows: list[Data] = [
+        {
+            "channel": each.channel,
+            "agent": None,
+            "limits": "; ".join([*map(rule_text, each.rules), *[FAILED_ARE_PASSED] * each.pass_failed]),
+            "running": running_text(each),
+            "waiting": each.waiting,
+            "paused": None if each.paused is None else to_builtins(each.paused),
+        }
+        for each in limits.channels
+    ]
+    rows += [
+        {"channel": None, "agent": name, "limits": "", "running": "", "waiting": None, "paused": to_builtins(paused)}
+        for name, paused in limits.agents.items()
+    ]
+    rows.sort(key=lambda row: row["paused"] is None)
+    return {"list": rows[:MAX_LIMITS], "more": max(0, len(rows) - MAX_LIMITS)}
 
 
 def deeds(room: Room) -> list[Data]:

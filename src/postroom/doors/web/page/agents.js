@@ -31,11 +31,11 @@ export class Agents {
 
   person() {
     const p = {
-      dot: el("i"), name: el("a.opens"), status: el("small"), work: el("div.work"), held: el("div"), wait: el("div.wait"),
+      dot: el("i"), name: el("a.opens"), paused: el("span.chip.paused", { hidden: true, title: "It takes nothing; the view of mailboxes tells why" }, "paused"), status: el("small"), work: el("div.work"), held: el("div"), wait: el("div.wait"),
       pending: el("b"), mail: null, sent: el("b"), ended: el("b"),
     };
     p.mail = el("a", { title: "Show what waits" }, p.pending, " waiting");
-    const card = el("article.card.person", null, el("div.name", null, p.dot, p.name, p.status), p.work, p.held, p.wait,
+    const card = el("article.card.person", null, el("div.name", null, p.dot, p.name, p.paused, p.status), p.work, p.held, p.wait,
       el("div.figures", null, p.mail, el("span", null, p.sent, "/s sent"), el("span", null, p.ended, "/s ended")));
     card.parts = p;
     return card;
@@ -49,6 +49,7 @@ export class Agents {
     p.name.href = linkTo("conversation", { agent: agent.name });
     p.name.title = `Show the messages of ${plain(agent.name)}`;
     p.mail.href = linkTo("conversation", { to: agent.name, state: "stored" });
+    p.paused.hidden = !agent.paused;
     set(p.status, this.status(agent, moment));
     p.work.hidden = !agent.current_task;
     setSaid(p.work, agent.current_task ?? "");
