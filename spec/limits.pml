@@ -211,6 +211,7 @@ inline settling(r, m, how, step) {
    what runs. */
 inline extending(r, m) {
     begin();
+    if :: most != MANY -> write_down() :: else fi;
     count_running();
     if
     :: COUNTS(r, m) && (message[m].state == claimed || running < most) -> outcome = yes; hold(r, m)

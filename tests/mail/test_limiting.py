@@ -409,4 +409,4 @@ def test_buckets_that_are_full_again_are_forgotten(room: Room, clock: WatchedClo
     clock.advance(5)
     assert limiting.forget_full_buckets(room.store) == 1
     clock.advance(2 * CHANNELS_S)
-    assert [cell.name for cell in room.store.cell_scan(f"{BUCKETS}/")] == [f"{BUCKETS}/4/slow//"]
+    assert [cell.name for cell in room.store.cell_scan(f"{BUCKETS}/")] == [f"{BUCKETS}/4/slow//0.001/1/"]

@@ -142,7 +142,7 @@ class Agent:
         ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
         """
         several = None
-        if isinstance(to, _SEVERAL):
+        if to.__class__ is not str and isinstance(to, _SEVERAL):
             several, to = to, None
         if wait is not None:
             questions.check_wait(wait)
@@ -158,18 +158,21 @@ class Agent:
             type=type,
             priority=priority,
             ttl_s=ttl_s,
-            delay_s=delay_s if debounce_s is None else _debounced(debounce_s, delay_s),
+            delay_s=delay_s,
             correlation_id=correlation_id,
             idempotency_key=idempotency_key,
-            order_key=order_key,
-            replaces=replaces,
-            debounce=debounce_s is not None,
             chain_id=chain_id,
             hop_count=hop_count,
             lane=_lane,
             trace=inherited if trace is None else trace,
             max_deliveries=config.max_deliveries,
         )
+        if (
+            order_key is not None or replaces is not None or debounce_s is not None
+        ):  # what most do not have costs nothing
+            draft.order_key, draft.replaces = order_key, replaces
+            if debounce_s is not None:
+                draft.debounce, draft.delay_s = True, _debounced(debounce_s, delay_s)
         if several is not None:
             return self._send_each(several, draft, wait, full_wait_s)
         if wait is not None:

@@ -248,18 +248,19 @@ class Gateway:
         `limited` False passes by the sender's rate: answers and replays.
         """
         self._admit(drafts, limited=limited)
-        ids = self._store(drafts)
+        try:
+            ids = self.store.put(drafts)
+        except OutcomeUnknown as error:
+            self._give_up_questions(drafts, error)
+            raise
         if self.hooks.listeners:
             self.hooks.tell("after_send", drafts=drafts, ids=ids)
         return ids
 
-    def _store(self, drafts: Sequence[Draft]) -> list[str]:
-        try:
-            return self.store.put(drafts)
-        except OutcomeUnknown as error:  # an asker that is told so waits no more, though its question may be there
-            if any(draft.waiter is not None for draft in drafts):
-                self.abandon_later(error.ids)
-            raise
+    def _give_up_questions(self, drafts: Sequence[Draft], unknown: OutcomeUnknown) -> None:
+        """An asker that is told that the outcome is unknown waits no more, though its question may be there."""
+        if any(draft.waiter is not None for draft in drafts):
+            self.abandon_later(unknown.ids)
 
     def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
         """Check messages, and store them with a cell in one step; see `Store.put_with_cell`. No rate limits them."""
@@ -297,8 +298,9 @@ class Gateway:
     def _put_together(self, drafts: list[Draft]) -> list[str | BaseException]:
         ends: list[str | BaseException]
         try:
-            ends = [*self._store(drafts)]
+            ends = [*self.store.put(drafts)]
         except OutcomeUnknown as error:
+            self._give_up_questions(drafts, error)
             if len(error.ids) != len(drafts):
                 return [error] * len(drafts)
             return [OutcomeUnknown(str(error), [id]) for id in error.ids]  # each learns of its own

@@ -689,8 +689,8 @@ _LIMITS = (
         "(?7 IS NULL OR {limits_version} = ?7)", "(?7 IS NULL OR ?7 IS NOT NULL)",
     ),
     Mutant(
-        "stores/sqlite/schema.sql", "a holder that has not read the limits wakes nobody",
-        "implied = 1 AND order_key IS NULL\n    AND {limits_version} = ?5", "implied = 1 AND order_key IS NULL\n    AND ?5 IS NOT NULL",
+        "stores/sqlite/limiting.py", "a holder that has not read the limits wakes nobody",
+        'self._file.execute("write_claims")', 'self._file.execute("cell_read", (LIMITS,))',
     ),
     Mutant(
         "stores/sqlite/limiting.py", "what a claim takes from a bucket is not written",

@@ -289,8 +289,8 @@ def _passed(room: NatsRoom, channels: Collection[str], gates: Gates, seqs: Seque
 
 
 def must_pass(room: NatsRoom, kept: Kept) -> bool:
-    """Whether the late holder of a message that was let go has to pass the gate of its channel to have it again."""
-    if kept.state is not State.READY or kept.entry.answer_to is not None:
+    """Whether the late holder of a message whose lease has ended has to pass the gate of its channel to have it again."""
+    if kept.entry.answer_to is not None or kept.entry.judged(room.now_ms()) is State.CLAIMED:
         return False  # of a lease that is known to stand, nothing is asked: a heartbeat must not be late for it
     room.follower.know_limits()
     return room.limits.has_gate(kept.entry.channel)

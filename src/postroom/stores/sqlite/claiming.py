@@ -100,15 +100,15 @@ class Claims:
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         """See `Store.extend`."""
         with self._steps.step() as moment:
-            self._end_leases(moment)
+            self._end_leases([ticket], moment)
             return self._extend(ticket, lease_s, moment)
 
-    def _end_leases(self, moment: StepTime) -> None:
-        """Under limits, a lease that has ended leaves its place before anybody is given one.
+    def _end_leases(self, tickets: Sequence[Ticket], moment: StepTime) -> None:
+        """Where so many may run at once, leases that have ended leave their places before a late holder is given one.
 
         (testing/limiting.py: test_of_two_late_holders_one_finds_its_place_taken)
         """
-        if self._limits.learn():
+        if self._limits.learn() and any(self._limits.is_concurrent(self._steps.key(each.id)) for each in tickets):
             self._upkeep.apply_due_timers(moment)
 
     def _extend(self, ticket: Ticket, lease_s: float, moment: StepTime) -> bool:
@@ -130,7 +130,7 @@ class Claims:
     def _heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
         lost = []
         with self._steps.step() as moment:
-            self._end_leases(moment)
+            self._end_leases(tickets, moment)
             ends = lease_end(moment, lease_s)
             for ticket in tickets:
                 held = self._file.change("heartbeat", (self._steps.key(ticket.id), ticket.token, ends)) > 0

@@ -76,6 +76,8 @@ class SqliteLimits:
     def changed(self, moment: StepTime) -> None:
         """The limits were written in this step: the index is there from now on, and receivers of what waits look again."""
         self._file.select(self._file.statements["limited_schema"])
+        # (testing/limiting.py: test_a_holder_that_has_not_read_the_limits_yet_wakes_others_all_the_same)
+        self._file.execute("write_claims")
         self.look_at_ms = self._next_look_ms = 0
         for to_agent, channel in self._file.execute("ready_boxes"):
             moment.wake_receiver(to_agent, channel)
@@ -182,6 +184,11 @@ class SqliteLimits:
     def _bucket(self, name: str) -> object:
         rows = self._file.execute("cell_read", (name,))
         return _from_json(rows[0][2]) if rows else None
+
+    def is_concurrent(self, key: int) -> bool:
+        """Whether so many messages may run at once in the channel of this one, and no more."""
+        found = (self.of(channel) for _, channel, _, _ in self._file.execute("group_of", (key,)))
+        return any(limits is not None and limits.is_concurrent() for limits in found)
 
     def may_run_again(self, key: int, now: int) -> bool:
         """Whether a late holder may have a message again whose lease has ended: not past the limits of its channel."""

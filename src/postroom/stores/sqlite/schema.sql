@@ -299,6 +299,10 @@ WHERE key = ?1 AND state = ?6 AND {limits_known}
 CREATE INDEX IF NOT EXISTS limited ON {mail} (channel, state, to_agent, priority DESC, key, from_agent, order_key)
     WHERE {in_limited};   -- serves: claim_limited, running, depth, ready_boxes
 
+-- name: write_claims
+-- With each change of the limits: their holders may not know them, and must not end them by `ack` alone.
+UPDATE {mail} INDEXED BY live SET implied = 0, ledger = ledger || {told} WHERE {claims} AND implied = 1
+
 -- name: in_limited
 state IN (0, 1, 7, 9)
 
@@ -391,10 +395,9 @@ WHERE key = ?1
 
 -- name: ack
 -- The usual end of a message: all that its ledger says stands in other columns, and none waits behind it. Its holder knows
--- the limits as they are (by their version, ?5): others may have to be woken.
+-- the limits: it claimed by them, and a change of the limits writes the ledgers of all claims (write_claims).
 UPDATE {mail} SET state = 2, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?4
 WHERE key = ?1 AND token = ?2 AND claimed_by = ?3 AND state = 1 AND implied = 1 AND order_key IS NULL
-    AND {limits_version} = ?5
 
 -- name: finish
 UPDATE {mail} SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = coalesce(?4, error),

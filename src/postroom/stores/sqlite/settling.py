@@ -113,12 +113,11 @@ class Settlements:
     def _ack(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime) -> bool:
         """End a message without an order key by its claimer's ack: there is nothing more to tell than that.
 
-        False also when the limits are not those that this process knows.
+        False also when the limits have changed since its claim.
         """
         if state is not State.ACKED or detail is not None:
             return False
-        values = (self._steps.key(ticket.id), ticket.token, ticket.agent, moment.wall_ms, self._limits.version)
-        if not self._file.change("ack", values):
+        if not self._file.change("ack", (self._steps.key(ticket.id), ticket.token, ticket.agent, moment.wall_ms)):
             return False
         moment.everyone.add(topic_message(ticket.id))
         return True

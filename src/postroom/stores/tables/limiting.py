@@ -79,6 +79,11 @@ class TableLimits:
     def _bucket(self, name: str) -> object:
         return decode_payload(self._cells[name][1]) if name in self._cells else None
 
+    def is_concurrent(self, channel: str) -> bool:
+        """Whether so many messages of a channel may run at once, and no more."""
+        limits = self.of(channel)
+        return limits is not None and limits.is_concurrent()
+
     def may_run_again(self, draft: Draft, now_ms: int) -> bool:
         """Whether a late holder may have a message again whose lease has ended: not past the limits of its channel."""
         limits = self.of(draft.channel)

@@ -179,7 +179,7 @@ class TableStore(contract.Store):
     @whole
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         with self.step() as room:
-            steps.end_leases(room)
+            steps.end_leases(room, [ticket])
             row = steps.row_held_by(room, ticket)
             return row is not None and steps.extend(room, row, ticket.agent, lease_s)
 
@@ -190,7 +190,7 @@ class TableStore(contract.Store):
     @whole
     def heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
         with self.quiet_step() as room:
-            steps.end_leases(room)
+            steps.end_leases(room, tickets)
             return [ticket for ticket in tickets if not steps.heartbeat(room, ticket, lease_s)]
 
     @whole
