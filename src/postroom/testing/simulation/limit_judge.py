@@ -30,6 +30,8 @@ class LimitJudge:
         self._channels: dict[str, Any] = {}
         self._agents: dict[str, Any] = {}
         self._since_ms = 0
+        #: Claimers of other processes may go by older limits for so long: on servers, hints get lost.
+        self.learnt_ms = 0
         #: When messages were claimed under each rate, since that stands there.
         self._taken: dict[_Bucket, list[int]] = {}
         self._taken_now: list[Seen] = []
@@ -44,6 +46,10 @@ class LimitJudge:
     def limits(self, channel: str) -> bool:
         """Whether a channel has limits of its own."""
         return channel in self._channels
+
+    def _are_known(self, now_ms: int) -> bool:
+        """Whether every process goes by these limits."""
+        return now_ms >= self._since_ms + self.learnt_ms
 
     # What is written
 
@@ -91,7 +97,7 @@ class LimitJudge:
         channel = seen.draft.channel
         if seen.draft.answer_to is not None:
             self._answers.setdefault(channel, []).append(now_ms)
-        if seen.draft.answer_to is not None or not self:
+        if seen.draft.answer_to is not None or not self or not self._are_known(now_ms):
             return
         if agent in self._agents:
             raise Broken(f"{process!r} was given {seen.label}, and {agent} is paused")
@@ -140,7 +146,7 @@ class LimitJudge:
     def extended(self, seen: Seen, now_ms: int) -> None:
         """A holder whose lease had ended has its message again: it runs from now on."""
         self._taken_now.clear()
-        if seen.draft.answer_to is None:
+        if seen.draft.answer_to is None and self._are_known(now_ms):
             self._judge_at_once(seen, now_ms)
             if self.limits(seen.draft.channel):
                 self._world.happened("a late holder had its message again under a limit")
@@ -149,6 +155,8 @@ class LimitJudge:
         """Whether a late holder may be told that no more of its channel may run."""
         if seen.is_held(now_ms):
             return False
+        if not self._are_known(now_ms):
+            return True
         full = any(not self._has_place(seen, rule, group) for rule, group in self._rules_for(seen))
         if full:
             self._world.happened("a late holder found its place taken")
@@ -158,7 +166,11 @@ class LimitJudge:
 
     def surely_lets_pass(self, seen: Seen, agent: str, now_ms: int) -> bool:
         """Whether nothing of the limits can be in the way of a message."""
-        if agent in self._agents or "paused" in self._channels.get(seen.draft.channel, {}):
+        if (
+            agent in self._agents
+            or "paused" in self._channels.get(seen.draft.channel, {})
+            or not self._are_known(now_ms)
+        ):
             return False
         return all(
             self._has_place(seen, rule, group) and self._opens_ms(seen, rule, group) <= now_ms
@@ -184,7 +196,11 @@ class LimitJudge:
 
     def opens_s(self, seen: Seen, agent: str, now_ms: int) -> float | None:
         """After how many seconds at most a claim must be told that rates let a message pass; None: nobody knows."""
-        if agent in self._agents or "paused" in self._channels.get(seen.draft.channel, {}):
+        if (
+            agent in self._agents
+            or "paused" in self._channels.get(seen.draft.channel, {})
+            or not self._are_known(now_ms)
+        ):
             return None
         rules = list(self._rules_for(seen))
         if not all(self._has_place(seen, rule, group) for rule, group in rules):

@@ -19,6 +19,8 @@ from .process import Process
 from .seen import Seen
 from .world import World
 
+#: A new limit is known everywhere after two seconds (stores/nats/limits.py), and after what was on its way meanwhile.
+_LEARNT_MS: Final = 20_000
 _URL: Final = RoomUrl("nats", "//127.0.0.1:4222/simulated", {})
 #: In every so-manieth schedule others may go on while a process opens the room. That takes many steps.
 _OPENS_IN_STEPS: Final = 8
@@ -43,6 +45,7 @@ class SimulatedNatsRoom:
         self._is_apart = world.plan.seed % _APART == 1
         world.judge.rings_at_once = world.judge.tells_whole_steps = False
         world.judge.sees_deaths = not self._is_apart
+        world.judge.limits.learnt_ms = _LEARNT_MS
         world.judge.keeps_order = self._keeps_order
         witness = Witness(world, self._network)
         self.store = type("WitnessedStore", (WitnessedStore,), {"witness": witness})
