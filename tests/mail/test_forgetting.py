@@ -6,6 +6,7 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.core.crashpoints import die_at
@@ -14,8 +15,10 @@ from postroom.mail import forgetting, tokens
 from postroom.room import Room
 
 
-@pytest.fixture(params=["memory", "sqlite", "files"])
+@pytest.fixture(params=["memory", "sqlite", "files", pytest.param("nats", marks=pytest.mark.slow)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
     return "memory:" if request.param == "memory" else f"{request.param}:{tmp_path / 'room'}"
 
 
@@ -162,3 +165,32 @@ def test_a_name_that_is_only_paused_can_be_forgotten(address: str) -> None:
         assert forgetting.forget(room.gateway, "bbo").known
         assert not room.limits()
         assert not forgetting.forget(room.gateway, "bbo").known
+
+
+def test_groups_and_schedules_follow_a_new_name(address: str) -> None:
+    with postroom.open(address) as room:
+        with_bob(room)
+        room.groups.add("reviewers", ["ada", "bob", "cy"])
+        room.groups.add("alone", ["bob"])
+        room.groups.add("others", ["ada"])
+        room.schedule("report", every_s=600, to="bob", by="ada")
+        room.schedule("echo", every_s=600, to="cy", by="bob")
+
+        forgetting.rename(room.gateway, "bob", "robert")
+
+        assert room.groups.all() == {"alone": ["robert"], "others": ["ada"], "reviewers": ["ada", "robert", "cy"]}
+        assert {(each.name, each.to, each.by) for each in room.schedules()} == {
+            ("report", "robert", "ada"),
+            ("echo", "cy", "robert"),
+        }
+
+
+def test_a_forgotten_agent_is_in_no_group(address: str) -> None:
+    with postroom.open(address) as room:
+        with_bob(room)
+        room.groups.add("reviewers", ["ada", "bob"])
+        room.groups.add("alone", ["bob"])
+
+        forgetting.forget(room.gateway, "bob")
+
+        assert room.groups.all() == {"reviewers": ["ada"]}

@@ -20,11 +20,14 @@ from postroom.core.crashpoints import reached
 from postroom.core.message import LedgerEntry, MessageWithLedger
 from postroom.core.states import WITHDRAWABLE
 from postroom.errors import InvalidMessage, RoomError
+from postroom.stores.cells import update
 from postroom.stores.contract import Query
 
 from . import limiting, presence, tokens
 from .gateway import Gateway
+from .groups import Groups
 from .received import check_names
+from .ticker import SCHEDULES
 
 _READDRESSED: Final = "room/readdressed/"
 _PAGE: Final = 500
@@ -55,7 +58,7 @@ def waiting_for(gateway: Gateway, name: str) -> int:
 
 
 def forget(gateway: Gateway, name: str, *, mail: bool = False) -> Forgotten:
-    """Forget an agent: its presence, its subscriptions, its pause and its tokens. With `mail`, delete what waits for it, too.
+    """Forget an agent: its presence, groups, subscriptions, pause and tokens. With `mail`, delete what waits for it, too.
 
     Without `mail` that goes on waiting, for an agent of the same name. Raises RoomError while a process has the agent
     open, and IdentityRefused when it has the only token of a person: then nothing was changed. An interrupted call can
@@ -70,6 +73,7 @@ def forget(gateway: Gateway, name: str, *, mail: bool = False) -> Forgotten:
         store.unsubscribe(channel, name)
     deleted = store.purge(Query(to_agent=name, states=WITHDRAWABLE, limit=_MANY)) if mail else 0
     paused = limiting.follow_name(store, name, None)
+    Groups(gateway).follow_name(name, None)
     known = store.cell_read(presence.CELLS + name) is not None
     store.cell_write(presence.CELLS + name, None)
     return Forgotten(
@@ -78,7 +82,7 @@ def forget(gateway: Gateway, name: str, *, mail: bool = False) -> Forgotten:
 
 
 def rename(gateway: Gateway, old: str, new: str) -> Renamed:
-    """Give an agent another name: its presence, its pause, subscriptions and tokens and the mail that waits for it follow.
+    """Give an agent another name. What follows: presence, groups, subscriptions, pause, tokens, schedules to it, waiting mail.
 
     Raises RoomError, and changes nothing, while a process has it open or it holds messages, when the room does not know
     it, and when the new name is taken. An interrupted call is finished by the same call.
@@ -101,6 +105,8 @@ def rename(gateway: Gateway, old: str, new: str) -> Renamed:
     if cell is not None:
         store.cell_write(presence.CELLS + new, cell.value | {"renamed_from": old})
     reached("rename.known")
+    Groups(gateway).follow_name(old, new)
+    _redirect_schedules(gateway, old, new)
     limiting.follow_name(store, old, new)  # before its mail: a paused agent takes none of it under its new name either
     followed = 0
     for each in store.subscriptions():
@@ -112,6 +118,17 @@ def rename(gateway: Gateway, old: str, new: str) -> Renamed:
     messages = sum(_take_back(gateway, each.name, each.value) for each in half) + _readdress(gateway, old, new)
     store.cell_write(presence.CELLS + old, None)
     return Renamed(followed, moved, messages)
+
+
+def _redirect_schedules(gateway: Gateway, old: str, new: str) -> None:
+    """Let schedules that send to an agent, or in its name, do so under its new name."""
+
+    def change(value: Any) -> Any:
+        followed = {} if value is None else {role: new for role in ("to", "by") if value.get(role) == old}
+        return value | followed if followed else None
+
+    for cell in gateway.store.cell_scan(SCHEDULES):
+        update(gateway.store, cell.name, change)
 
 
 def _is_renamed_from(gateway: Gateway, new: str, old: str) -> bool:

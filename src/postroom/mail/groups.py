@@ -69,6 +69,20 @@ class Groups:
         cells = self._gateway.open_store.cell_scan(GROUPS)
         return {cell.name.removeprefix(GROUPS): [*cell.value["members"]] for cell in cells}
 
+    def follow_name(self, old: str, new: str | None) -> None:
+        """Let another name stand in the place of an agent, in every group; None: it is a member no more."""
+
+        def change(value: Any) -> Any:
+            members = [] if value is None else value["members"]
+            if old not in members:
+                return None
+            left = [*dict.fromkeys(new if member == old else member for member in members)]
+            return {"members": [member for member in left if member is not None]} if left != [None] else DELETE
+
+        for group, members in self.all().items():
+            if old in members:
+                self._update(group, change)
+
     def expand(self, names: Iterable[str], sender: str | None = None) -> list[str]:
         """Recipients, with each group replaced by its members of this moment; each once.
 

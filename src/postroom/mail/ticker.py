@@ -21,7 +21,8 @@ from postroom.stores.contract import Cell, Waiter, topic_cells
 from . import schedule
 from .gateway import Gateway
 
-_PREFIX: Final = "schedule/"
+#: The cells of schedules have names that begin so.
+SCHEDULES: Final = "schedule/"
 #: A process that knows of no schedule looks for one this often, and one that does for changes that it was not told of.
 LOOK_S: Final = HEARTBEAT_S
 _LOOK_NS: Final = round(LOOK_S * 1e9)
@@ -46,7 +47,7 @@ class Ticker:
             return
         self._next_look_ns = now_ns + _LOOK_NS
         with suppress(RoomError):  # a room that is busy now is looked at later
-            if self._gateway.store.cell_scan(_PREFIX) and not self._gateway.store.why_only_looking():
+            if self._gateway.store.cell_scan(SCHEDULES) and not self._gateway.store.why_only_looking():
                 self._loop.chore.nudge()
 
     def add(self, name: str, definition: dict[str, Any]) -> schedule.Schedule:
@@ -58,7 +59,7 @@ class Ticker:
         gateway = self._gateway
         store, wall_ms = gateway.open_store, gateway.clock.wall_ms()
         made = schedule.make(definition, wall_ms, store.room_ms())
-        kept = update(store, _PREFIX + name, lambda value: None if schedule.is_same(value, made) else made)
+        kept = update(store, SCHEDULES + name, lambda value: None if schedule.is_same(value, made) else made)
         self._loop.chore.nudge()
         return schedule.show(name, kept, wall_ms, store.room_ms())
 
@@ -72,14 +73,14 @@ class Ticker:
             found = value is not None
             return DELETE if found else None
 
-        update(self._gateway.open_store, _PREFIX + name, change)
+        update(self._gateway.open_store, SCHEDULES + name, change)
         return found
 
     def all(self) -> list[schedule.Schedule]:
         """The room's schedules, in the order of their names."""
         store, wall_ms = self._gateway.open_store, self._gateway.clock.wall_ms()
-        cells, room_ms = store.cell_scan(_PREFIX), store.room_ms()
-        return [schedule.show(cell.name.removeprefix(_PREFIX), cell.value, wall_ms, room_ms) for cell in cells]
+        cells, room_ms = store.cell_scan(SCHEDULES), store.room_ms()
+        return [schedule.show(cell.name.removeprefix(SCHEDULES), cell.value, wall_ms, room_ms) for cell in cells]
 
     def close(self) -> None:
         """Fire no more. The thread is over when it returns."""
@@ -107,10 +108,10 @@ class _TickLoop:
     def _step(self) -> float:
         """Fire what is due, again and again, until there is no schedule left."""
         try:
-            with self._store.listen([topic_cells(_PREFIX)]) as waiter:
+            with self._store.listen([topic_cells(SCHEDULES)]) as waiter:
                 self.busy = True
                 while not self.chore.closed:
-                    cells = self._store.cell_scan(_PREFIX)
+                    cells = self._store.cell_scan(SCHEDULES)
                     if not cells:
                         break
                     if not self._fire(cells):
@@ -142,7 +143,7 @@ class _TickLoop:
         gateway = self._known()
         if gateway is None:
             return
-        name, most = cell.name.removeprefix(_PREFIX), gateway.config.max_deliveries
+        name, most = cell.name.removeprefix(SCHEDULES), gateway.config.max_deliveries
         drafts = [schedule.draft_of(name, cell.value, tick_ms, most) for tick_ms in firing.ticks_ms]
         try:
             gateway.put_with_cell(drafts, cell.name, firing.value, cell.version)
