@@ -170,9 +170,7 @@ class Agent:
         if (
             order_key is not None or replaces is not None or debounce_s is not None
         ):  # what most do not have costs nothing
-            draft.order_key, draft.replaces = order_key, replaces
-            if debounce_s is not None:
-                draft.debounce, draft.delay_s = True, _debounced(debounce_s, delay_s)
+            _order(draft, order_key, replaces, debounce_s)
         if several is not None:
             return self._send_each(several, draft, wait, full_wait_s)
         if wait is not None:
@@ -618,6 +616,13 @@ class Agent:
 
 #: What a message of `send_many` may say: everything that `send` takes but the waiting.
 _BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "full_wait_s", "_lane"}
+
+
+def _order(draft: Draft, order_key: str | None, replaces: str | None, debounce_s: float | None) -> None:
+    """Give a draft its place among the others of its sender."""
+    draft.order_key, draft.replaces = order_key, replaces
+    if debounce_s is not None:
+        draft.debounce, draft.delay_s = True, _debounced(debounce_s, draft.delay_s)
 
 
 def _debounced(debounce_s: float, delay_s: float) -> float:
