@@ -80,7 +80,7 @@ def test_functions_fit_on_a_screen() -> None:
 
 
 #: Class names that stand for two things, each meant: the twins of `postroom.aio`, and words that two parts both need.
-MAX_NAMES_TWICE = 14
+MAX_NAMES_TWICE = 12
 
 
 def test_few_class_names_stand_for_two_things() -> None:

@@ -14,7 +14,7 @@ from postroom.lang.compile.import_hook import load_program_module
 from postroom.lang.run.context import Context, Settings
 from postroom.lang.runtime import run_in
 from postroom.lang.syntax.problems import ProgramProblems
-from postroom.lang.syntax.program import Program, read_program
+from postroom.lang.syntax.program import ParsedProgram, read_program
 from postroom.sessions.worker import Worker
 
 from . import warm
@@ -64,7 +64,7 @@ def write(folder: Path, text: str, name: str = "program.pw") -> Path:
     return path
 
 
-def load_program(path: str | Path) -> Program:
+def load_program(path: str | Path) -> ParsedProgram:
     """A program that can be read; ProgramProblems, with all faults, for any other."""
     program, problems = read_program(path)
     if program is None or problems:

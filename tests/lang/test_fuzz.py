@@ -14,7 +14,7 @@ from postroom.lang.check.check import check_program
 from postroom.lang.syntax.formatter import formatted
 from postroom.lang.syntax.parser import parse
 from postroom.lang.syntax.problems import SyntaxProblems
-from postroom.lang.syntax.program import LoadedModule, Program
+from postroom.lang.syntax.program import LoadedModule, ParsedProgram
 
 from .test_grammar import EXAMPLES, SAMPLES
 
@@ -76,7 +76,7 @@ def survives(text: str, *, whole: bool) -> bool:
     if not whole:
         return True
     loaded = LoadedModule("fuzzed", Path("fuzzed.pw"), module)
-    for problem in check_program(Program(loaded, [loaded])):
+    for problem in check_program(ParsedProgram(loaded, [loaded])):
         assert 0 <= problem.span.start <= len(text)
         assert problem.text()
     once = formatted(text, "fuzzed.pw")

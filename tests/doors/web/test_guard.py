@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from postroom.doors.web.guard import CONTENT_POLICY, Credentials, PageGuard, new_token
+from postroom.doors.web.guard import CONTENT_POLICY, PageCredentials, PageGuard, new_token
 
 from .browser import Site
 
@@ -107,23 +107,23 @@ COOKIE = f"other=1; postroom_{PORT}={TOKEN}; x=2"
 @pytest.mark.parametrize(
     ("method", "origins", "shown", "passes"),
     [
-        ("GET", [], Credentials([COOKIE], []), True),
-        ("POST", [GOOD_ORIGINS[0]], Credentials([COOKIE], []), True),
-        ("POST", [], Credentials([COOKIE], []), False),
-        ("DELETE", [], Credentials([COOKIE], []), False),
-        ("POST", [], Credentials([], [f"Bearer {TOKEN}"]), True),
-        ("GET", [], Credentials([], [f"bearer {TOKEN}"]), True),
-        ("GET", [], Credentials([], [f"Basic {TOKEN}"]), False),
-        ("GET", [], Credentials([], [f"Bearer {TOKEN}x"]), False),
-        ("GET", [], Credentials([], [f"Bearer {TOKEN[:-1]}"]), False),
-        ("GET", [], Credentials([], [f"Bearer {TOKEN}", f"Bearer {TOKEN}"]), False),
-        ("GET", [], Credentials([f"postroom_{PORT + 1}={TOKEN}"], []), False),
-        ("GET", [], Credentials([f"postroom_{PORT}="], []), False),
-        ("GET", [], Credentials([f"postroom_{PORT}=\udcff"], []), False),
-        ("GET", [], Credentials([], []), False),
+        ("GET", [], PageCredentials([COOKIE], []), True),
+        ("POST", [GOOD_ORIGINS[0]], PageCredentials([COOKIE], []), True),
+        ("POST", [], PageCredentials([COOKIE], []), False),
+        ("DELETE", [], PageCredentials([COOKIE], []), False),
+        ("POST", [], PageCredentials([], [f"Bearer {TOKEN}"]), True),
+        ("GET", [], PageCredentials([], [f"bearer {TOKEN}"]), True),
+        ("GET", [], PageCredentials([], [f"Basic {TOKEN}"]), False),
+        ("GET", [], PageCredentials([], [f"Bearer {TOKEN}x"]), False),
+        ("GET", [], PageCredentials([], [f"Bearer {TOKEN[:-1]}"]), False),
+        ("GET", [], PageCredentials([], [f"Bearer {TOKEN}", f"Bearer {TOKEN}"]), False),
+        ("GET", [], PageCredentials([f"postroom_{PORT + 1}={TOKEN}"], []), False),
+        ("GET", [], PageCredentials([f"postroom_{PORT}="], []), False),
+        ("GET", [], PageCredentials([f"postroom_{PORT}=\udcff"], []), False),
+        ("GET", [], PageCredentials([], []), False),
     ],
 )
-def test_who_has_the_token_is_known(method: str, origins: list[str], shown: Credentials, passes: bool) -> None:
+def test_who_has_the_token_is_known(method: str, origins: list[str], shown: PageCredentials, passes: bool) -> None:
     assert (guard().check_token(method, origins, shown) is None) is passes
 
 

@@ -135,7 +135,7 @@ class RequestGate:
         if refusal is None and method in guard.READING and path.removeprefix(_PARTS_PATH) in PARTS:
             return None  # also while strangers knock too often (test_server.py)
         if refusal is None and not self._opens(path, scope["query_string"]):
-            shown = guard.Credentials(header(scope, b"cookie"), header(scope, b"authorization"))
+            shown = guard.PageCredentials(header(scope, b"cookie"), header(scope, b"authorization"))
             refusal = self._door.check_token(method, origins, shown)
         if refusal is not None:
             return refusal if self._strangers.consume() else _TOO_FAST

@@ -28,7 +28,7 @@ MAX_SIGNED_IN: Final = 1000
 WHO_HEADER: Final = "x-postroom-token"
 
 
-class Credentials(NamedTuple):
+class PageCredentials(NamedTuple):
     """The credentials that a request shows."""
 
     cookie: Sequence[str]
@@ -63,7 +63,7 @@ class PageGuard:
             return refusal._replace(message=f"{refusal.message}; see --name")
         return refusal
 
-    def check_token(self, method: str, origins: Sequence[str], shown: Credentials) -> Refusal | None:
+    def check_token(self, method: str, origins: Sequence[str], shown: PageCredentials) -> Refusal | None:
         """Whether the request has the token. A cookie, which browsers send unasked, changes nothing without an Origin."""
         token = bearer(shown.authorization)
         if token and self.is_token(token):

@@ -14,7 +14,7 @@ from typing import Final
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.parser import deep_recursion
 from postroom.lang.syntax.problems import ERROR, Problem, ProgramProblems, near
-from postroom.lang.syntax.program import LoadedModule, Program, read_program
+from postroom.lang.syntax.program import LoadedModule, ParsedProgram, read_program
 from postroom.lang.syntax.source import Span
 
 from .choreography import check_choreography
@@ -33,7 +33,7 @@ def check_file(path: str | Path) -> list[Problem]:
     return in_order(_read_and_checked(path)[1])
 
 
-def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
+def checked_program(path: str | Path) -> tuple[ParsedProgram, list[Problem]]:
     """A program that can be run, and the warnings about it. `ProgramProblems`, with every fault, for any other."""
     program, problems = _read_and_checked(path)
     errors = [problem for problem in problems if problem.severity == ERROR]
@@ -42,12 +42,12 @@ def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
     return program, problems
 
 
-def _read_and_checked(path: str | Path) -> tuple[Program | None, list[Problem]]:
+def _read_and_checked(path: str | Path) -> tuple[ParsedProgram | None, list[Problem]]:
     program, problems = read_program(path)
     return program, [*problems, *check_program(program)] if program is not None else problems
 
 
-def check_program(program: Program) -> list[Problem]:
+def check_program(program: ParsedProgram) -> list[Problem]:
     """Every problem of a program that could be read. The choreography is looked at only when nothing else is wrong."""
     problems: list[Problem] = []
     with deep_recursion():

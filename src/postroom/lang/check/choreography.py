@@ -11,7 +11,7 @@ from typing import Final
 
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.problems import WARNING, Problem, near
-from postroom.lang.syntax.program import Program
+from postroom.lang.syntax.program import ParsedProgram
 from postroom.lang.syntax.source import Span, shortened
 
 from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
@@ -26,7 +26,7 @@ MAX_STEPS: Final = 20_000  # of one root: half a tenth of a second
 ALL_STEPS: Final = 60_000  # of all roots of a program; each is gone through at least once
 
 
-def check_choreography(program: Program) -> list[Problem]:
+def check_choreography(program: ParsedProgram) -> list[Problem]:
     """Warnings about mailboxes and messages of a program that has no errors."""
     parts = list(parts_of(program))
     uses = [use for part in parts for use in uses_of(part)]
@@ -96,7 +96,7 @@ def _never_in_a_message(parts: list[Part], uses: list[MailUse]) -> list[Problem]
 # ---------------------------------------------------------------- rehearsing
 
 
-def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
+def _roots(program: ParsedProgram, parts: list[Part]) -> list[list[Part]]:
     """The roots of the rehearsals: each part that delegates; without one, all workers of the entry file that use
     mailboxes, together.
     """
@@ -120,7 +120,7 @@ def _not_led(leaders: list[Part]) -> list[Part]:
     return first or leaders
 
 
-def _concerned(program: Program, parts: list[Part], runs: dict[str, list[RehearsalRun]]) -> list[Part]:
+def _concerned(program: ParsedProgram, parts: list[Part], runs: dict[str, list[RehearsalRun]]) -> list[Part]:
     """The parts that the program uses: of imported files, those that took part; of a library, its private ones."""
     took_part = {name for some in runs.values() for run in some for name in run.took_part}
     led = any(delegates_of(part) for part in parts)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from postroom.lang.syntax import nodes as n
-from postroom.lang.syntax.program import Program
+from postroom.lang.syntax.program import ParsedProgram
 
 from .mail_uses import ANYWHERE, Part, delegates_of, parts_of, uses_of
 
 
-def mermaid(program: Program) -> str:
+def mermaid(program: ParsedProgram) -> str:
     """A flowchart: workers are boxes, mailboxes are round, a dotted arrow is `delegate`. Sorted as they are written."""
     parts = list(parts_of(program))
     ids = {part.name: f"w{place}" for place, part in enumerate(parts)}

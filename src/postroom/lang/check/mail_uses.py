@@ -8,7 +8,7 @@ from typing import Final
 
 from postroom.lang.builtins import MAIN
 from postroom.lang.syntax import nodes as n
-from postroom.lang.syntax.program import LoadedModule, Program
+from postroom.lang.syntax.program import LoadedModule, ParsedProgram
 from postroom.lang.syntax.source import Span
 from postroom.lang.values.attributes import OBJECT
 
@@ -36,7 +36,7 @@ class Part:
     function: n.Function
 
 
-def parts_of(program: Program) -> Iterator[Part]:
+def parts_of(program: ParsedProgram) -> Iterator[Part]:
     """Every worker, skill and method of a program, and its bare block."""
     for loaded in program.modules:
         for trait, function in n.functions_of(loaded.module):

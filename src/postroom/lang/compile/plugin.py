@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from postroom.errors import PostroomError
 from postroom.lang.syntax import nodes as n
-from postroom.lang.syntax.program import Program
+from postroom.lang.syntax.program import ParsedProgram
 
 from .entries import COMMAND, SKILL, EntryPoint, entries_of
 
@@ -77,7 +77,7 @@ class Plugin(NamedTuple):
     doors: list[Door]
 
 
-def build_plugin(program: Program, folder: Path) -> list[Path]:
+def build_plugin(program: ParsedProgram, folder: Path) -> list[Path]:
     """Write the plugin of a program into a folder. Returns what was written, in order.
 
     A folder that this made before is made anew; one with anything else in it is refused (NotAPlugin), and stays.
@@ -155,7 +155,7 @@ def one_line(doc: str) -> str:
 # The files
 
 
-def files_of(program: Program, plugin: Plugin) -> Iterator[tuple[Path, str]]:
+def files_of(program: ParsedProgram, plugin: Plugin) -> Iterator[tuple[Path, str]]:
     """Every file of the plugin: its path, and what is in it."""
     yield MANIFEST, json.dumps(_manifest(plugin), indent=2, ensure_ascii=False) + "\n"
     yield Path("README.md"), _readme(plugin)

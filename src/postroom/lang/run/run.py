@@ -21,7 +21,7 @@ from postroom.lang.compile.import_hook import load_program_module, module_name
 from postroom.lang.compile.names import mangled
 from postroom.lang.runtime import run_in
 from postroom.lang.syntax import nodes as n
-from postroom.lang.syntax.program import Program
+from postroom.lang.syntax.program import ParsedProgram
 from postroom.sessions import runners
 
 from . import human, transcript
@@ -39,7 +39,7 @@ _PRELOAD: Final = ("postroom.lang.runtime", "postroom.lang.compile.import_hook")
 class Needs:
     """The needs of a program, as far as its text tells."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ParsedProgram) -> None:
         self.model = self.human = self.workers = False
         for loaded in program.modules:
             for node in n.walk(loaded.module):
@@ -55,7 +55,7 @@ class Needs:
 class Run:
     """One run of a program. Close it in any case: nothing that it started is left then."""
 
-    def __init__(self, program: Program, settings: Settings, room_url: str | None = None) -> None:
+    def __init__(self, program: ParsedProgram, settings: Settings, room_url: str | None = None) -> None:
         self.program = program
         self.needs = Needs(program)
         self._path = program.entry.path

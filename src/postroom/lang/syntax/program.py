@@ -37,7 +37,7 @@ class LoadedModule:
         return found | {"default": default} if default else found
 
 
-class Program(NamedTuple):
+class ParsedProgram(NamedTuple):
     """`entry`, and `modules`: every file, those that are imported before those that import them (rings: in the order
     met).
     """
@@ -46,14 +46,14 @@ class Program(NamedTuple):
     modules: list[LoadedModule]
 
 
-def read_program(path: str | Path) -> tuple[Program | None, list[Problem]]:
+def read_program(path: str | Path) -> tuple[ParsedProgram | None, list[Problem]]:
     """The readable part of a program, and the faults of the rest. None when the entry itself cannot be parsed.
 
     Raises `OSError` for an unreadable entry.
     """
     reader = _ImportReader(Path(path).parent)
     entry = reader.module(Path(path))
-    return Program(entry, reader.order) if entry else None, reader.problems
+    return ParsedProgram(entry, reader.order) if entry else None, reader.problems
 
 
 class _ImportReader:
