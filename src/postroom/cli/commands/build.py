@@ -14,7 +14,7 @@ from .programs import read_program, report
 
 if TYPE_CHECKING:
     from postroom.cli.call import Invocation
-    from postroom.lang.syntax.program import Program
+    from postroom.lang.syntax.program import ParsedProgram
 
 
 def build_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def build(call: Invocation) -> int | None:
     return exit_codes.DONE
 
 
-def _python(call: Invocation, program: Program) -> None:
+def _python(call: Invocation, program: ParsedProgram) -> None:
     from postroom.lang.compile.compiler import python_source
 
     texts = {str(loaded.path): python_source(loaded.module) for loaded in program.modules}
@@ -45,7 +45,7 @@ def _python(call: Invocation, program: Program) -> None:
         sys.stdout.write("\n\n".join(texts.values()))
 
 
-def _plugin(call: Invocation, program: Program) -> None:
+def _plugin(call: Invocation, program: ParsedProgram) -> None:
     from postroom.lang.compile.plugin import build_plugin
 
     folder = call.args.output

@@ -9,10 +9,10 @@ from postroom.cli import exit_codes, output
 from postroom.errors import PostroomError
 
 if TYPE_CHECKING:
-    from postroom.lang.syntax.program import Program
+    from postroom.lang.syntax.program import ParsedProgram
 
 
-def read_program(file: str) -> Program:
+def read_program(file: str) -> ParsedProgram:
     """The program of a file and what it imports, read and checked. Raises ProgramProblems; warnings go to the standard error."""
     from postroom.lang.check.check import checked_program
 
