@@ -453,7 +453,7 @@ _SCHEDULES = (
     ),
     Mutant(
         "mail/ticker.py", "no process looks for the schedules of others",
-        "            if self._gateway.store.cell_scan(_PREFIX) and", "            if False and",
+        "            if self._gateway.store.cell_scan(SCHEDULES) and", "            if False and",
     ),
     Mutant(
         "mail/schedule.py", "an hour that comes twice ticks twice",
