@@ -29,7 +29,7 @@ from postroom.core.system.process import start_thread, this_process
 from postroom.errors import RoomBusy
 from postroom.stores.contract import Query, Store, Ticket, Want
 from postroom.stores.nats.entries import Kept, WriteTime, claimed, first_entry, make_id
-from postroom.stores.nats.tables import KnownEntries
+from postroom.stores.nats.tables import KnownEntries, LimitCounts
 from postroom.stores.sqlite.store import SqliteStore
 
 from .support import SOME_AND_ALL, count
@@ -534,11 +534,14 @@ def kept(number: int, **fields: Any) -> Kept:
     return Kept(number, replace(entry, first=number))
 
 
-def test_what_is_known_of_a_room_on_nats_can_be_interrupted_while_it_changes() -> None:
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_is_known_of_a_room_on_nats_can_be_interrupted_while_it_changes(limited: bool) -> None:
     """At every moment. All tables say the same as the rows afterwards, and each next change is made."""
     ready, delayed, asked = kept(1), kept(2, delay_s=5), kept(3, waiter="4711.1")
     for place in count_up():
         tables = KnownEntries()
+        if limited:
+            tables.running("general")  # what limits count is kept from here on
 
         def change(tables: KnownEntries = tables) -> None:
             for each in (ready, delayed, asked):
@@ -578,3 +581,8 @@ def check_tables(tables: KnownEntries) -> None:
     for name, table in (("owner", tables.owners), ("waiter", tables.waits)):
         for process, ids in table.items():
             assert all(getattr(tables.rows[id].kept.entry, name) == process for id in ids)
+    if tables._counts is not None:
+        counted = LimitCounts()
+        for row in rows:
+            counted.add(row.kept.entry)
+        assert (tables._counts.running, tables._counts.waiting) == (counted.running, counted.waiting)

@@ -263,6 +263,27 @@ def test_a_claim_in_a_room_without_limits_asks_nothing_of_the_servers_about_them
     assert LIMITS_SUBJECT not in asked
 
 
+def test_a_room_whose_limits_have_gone_counts_for_none_and_counts_right_when_they_come_back(
+    open_store: Opener, clock: ManualClock
+) -> None:
+    store = open_store()
+    store.put([job() for _ in range(9)])
+    assert len(claim(store, 2)) == 2
+    assert store._room.tables._counts is None
+
+    limit(store, LimitRule(concurrent=3))
+    assert len(claim(store)) == 1
+    assert store._room.tables._counts is not None
+
+    store.cell_write(LIMITS, None)
+    learn_of_limits(clock)
+    assert len(claim(store, 2)) == 2
+    assert store._room.tables._counts is None
+
+    limit(store, LimitRule(concurrent=6))
+    assert len(claim(store)) == 1
+
+
 def test_a_claimer_of_other_channels_is_woken_by_nothing_that_ends_in_a_limited_one(open_store: Opener) -> None:
     store = open_store()
     limit(store, LimitRule(concurrent=1))

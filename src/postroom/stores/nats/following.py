@@ -16,6 +16,7 @@ import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Final
 
 from postroom.core.clock import Clock
@@ -66,6 +67,7 @@ _ONE: Final = "one"
 
 #: A subject pattern to listen to, and the name under which it is shared ("" when everybody hears of everything).
 Key = tuple[str, str]
+_LIMITS_KEY: Final = (LIMITS_SUBJECT, "")
 
 
 def key_of_topic(topic: str) -> Key | None:
@@ -247,16 +249,18 @@ class Follower:
 
     def know_limits(self, *, hear: bool = True) -> Limits:
         """The limits of the room as of two seconds ago at most; `hear`: and every change of them from now on."""
-        key, now_ns = (LIMITS_SUBJECT, ""), self._clock.steady_ns()
-        is_new = hear and key not in self._subscriptions
+        now_ns = self._clock.steady_ns()
+        is_new = hear and _LIMITS_KEY not in self._subscriptions
         if is_new:
-            self._hear_of(key)
+            self._hear_of(_LIMITS_KEY)
         if is_new or self.limits.is_due(now_ns):
             version, losses = self.limits.version, self._wire.connection.losses
             found = self._wire.last_now(LIMITS_SUBJECT)
             with self.lock:
                 if self.limits.saw(found, version):
                     self._ring_all()
+                if not self.limits.limits:
+                    self.tables.stop_counting()
                 self.limits.looked_ns = now_ns if losses == self._wire.connection.losses else None
         return self.limits.limits
 
@@ -288,11 +292,11 @@ class Follower:
     def learn(self, subject: str, seq: int, data: bytes) -> None:
         """An entry was read, written or heard of: if it is one of those that are followed, it is known from now on."""
         with self.lock:
-            if subject.startswith(("c.", "g.")):
+            if not subject.startswith("m."):
                 if self.limits.learn(subject, seq, data):
                     self._ring_all()
                 return
-            if not (subject.startswith("m.") and self._covers(subject)):
+            if not self._covers(subject):
                 return
             if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
                 return  # it is heard of where it stands now
@@ -304,9 +308,12 @@ class Follower:
 
     def _learn(self, id: str, seq: int, kept: Kept | None) -> None:
         """Know an entry, or that it is gone; the end of a claim may let others of its channel pass."""
+        if not self.limits.limits:
+            self.tables.learn(id, seq, kept)
+            return
         known = self.tables.rows.get(id)
         self.tables.learn(id, seq, kept)
-        if known is None or not self.limits.limits or known.kept.state is not State.CLAIMED:
+        if known is None or known.kept.state is not State.CLAIMED:
             return
         row = self.tables.rows.get(id)
         if row is None or row.kept.state is not State.CLAIMED:
@@ -347,6 +354,8 @@ class Follower:
         They choose before they tell, so a waiter that begins in between is told by its ordinary subscription, after its
         look, and not chosen (tests/stores/test_nats.py: test_who_was_not_chosen_is_woken_all_the_same).
         """
+        if not self._waiters:
+            return
         for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
             if key in self._waiters:
                 self._loop.call_later(_PASSED_BY_S, self._ring_if_it_lies_there, key, subject, seq)
@@ -369,9 +378,11 @@ class Follower:
             self.learn(subject, seq, data)
             if self._is_heartbeat(subject, seq):
                 return
-            for pattern in patterns_around(subject):
-                if self._concerns((pattern, ""), seq, data):
-                    self._ring((pattern, ""), seq)
+            if not self._waiters:
+                return
+            for key in [(pattern, "") for pattern in patterns_around(subject)]:
+                if key in self._waiters and self._concerns(key, seq, data):
+                    self._ring(key, seq)
 
     def _concerns(self, key: Key, seq: int, data: bytes) -> bool:
         """Whether the waiters of a key hear of a change: those for space in a channel, only if it may have made some."""
@@ -471,6 +482,7 @@ class Follower:
             self._ring_all()
 
 
+@lru_cache(maxsize=1000)
 def _around(pattern: str) -> tuple[str, ...]:
     """The patterns around that of a mailbox: all channels of its agent, all agents of its channel."""
     parts = pattern.split(".")

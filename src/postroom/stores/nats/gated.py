@@ -69,7 +69,7 @@ def _not_known(room: NatsRoom, gate: KnownGate, passed: int) -> list[str]:
 def _gate_write(room: NatsRoom, channel: str, gate: KnownGate, ids: dict[str, int]) -> Write:
     """The write that puts claims into a gate, and takes out those that have ended; ids and sequences before it."""
     with room.follower.lock:
-        running = room.tables.running.get(channel, {})
+        running = room.tables.running(channel)
         ended = {claim.id for claim in gate.doc.claims if claim.id not in running}
     return Write(gate_subject(channel), entries.pack(next_gate(gate, ended, ids)), gate.seq)
 
@@ -213,7 +213,7 @@ class Passage:
                 unknown.add(name)
             return self._limits.buckets.get(name, (0, None))[1]
 
-        gates = Gates(limits, moment.room_ms, lambda channel: tables.running.get(channel, {}).values(), bucket)
+        gates = Gates(limits, moment.room_ms, lambda channel: tables.running(channel).values(), bucket)
         ended = {row.kept.entry.id: row for row in tables.ended_in(channels)}
         if named is None:
             ended |= {row.kept.entry.id: row for row in tables.overdue_for(want)}
@@ -325,7 +325,7 @@ def _pass_again(room: NatsRoom, kept: Kept, step: Step) -> Kept | None:
         room.tables.wind(moment.room_ms)
         limits, ended = room.limits.of(channel), room.tables.ended_in([channel])
         gate, is_known = room.limits.gates[gate_subject(channel)], room.limits.is_known(channel)
-        running = list(room.tables.running.get(channel, {}).values())
+        running = list(room.tables.running(channel).values())
     entry = step(kept, moment)
     if limits is None or entry is None or not is_known or _write_down(room, ended):
         raise Changed
@@ -354,7 +354,7 @@ def check_space(room: NatsRoom, writes: Iterable[Write]) -> None:
     What waits is counted as the leader knows it now; what others send at this very moment is not.
     """
     limits = room.follower.know_limits(hear=False)
-    if all(each.waiting is None for each in limits.channels.values()):
+    if not limits or all(each.waiting is None for each in limits.channels.values()):
         return
     more: Counter[tuple[str | None, str]] = Counter()
     withdrawn: list[Entry] = []
@@ -381,7 +381,7 @@ def check_space(room: NatsRoom, writes: Iterable[Write]) -> None:
                 more[entry.to_agent, entry.channel] -= 1
         for (to_agent, channel), count in more.items():
             most = _most(limits, channel)
-            if count > 0 and most is not None and room.tables.waiting[to_agent, channel] + count > most:
+            if count > 0 and most is not None and room.tables.waiting(to_agent, channel) + count > most:
                 raise MailboxFull(channel, to_agent, most)
 
 

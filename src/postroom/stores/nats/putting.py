@@ -93,7 +93,8 @@ class WritePlan:
             question = self._questions[id]
             if id not in self._given and question is not None:
                 self.writes.append(self._room.write_of(with_answers(question, answers), question.seq))
-        check_space(self._room, self.writes)
+        if drafts:
+            check_space(self._room, self.writes)
         if len(self.writes) > MAX_TOGETHER:
             raise InvalidMessage(
                 "messages", f"at most {MAX_TOGETHER} entries can be stored in one step, not {len(self.writes)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import chain, islice
 from typing import Final, NamedTuple
@@ -42,6 +42,37 @@ class IndexedEntry(NamedTuple):
         return self.waiter_gone if self.kept.entry.state == State.AWAITED else self.owner_gone
 
 
+class LimitCounts:
+    """What limits count of the known entries: what runs, and how many wait."""
+
+    def __init__(self) -> None:
+        #: channel -> id -> what is claimed there, without answers
+        self.running: defaultdict[str, dict[str, Group]] = defaultdict(dict)
+        self.waiting: Counter[tuple[str | None, str]] = Counter()  # (recipient, channel) -> how many wait there
+
+    def add(self, entry: Entry) -> None:
+        """Count an entry, as it is written."""
+        if entry.state == State.CLAIMED:
+            if entry.answer_to is None:
+                self.running[entry.channel][entry.id] = group_of(entry)
+        elif entry.state in WITHDRAWABLE:
+            self.waiting[entry.to_agent, entry.channel] += 1
+
+    def remove(self, entry: Entry) -> None:
+        """Count an entry no longer. A room of many short-lived channels must not grow."""
+        if entry.state == State.CLAIMED:
+            if entry.answer_to is None:
+                running = self.running[entry.channel]
+                del running[entry.id]
+                if not running:
+                    del self.running[entry.channel]
+        elif entry.state in WITHDRAWABLE:
+            box = (entry.to_agent, entry.channel)
+            self.waiting[box] -= 1
+            if not self.waiting[box]:
+                del self.waiting[box]
+
+
 class KnownEntries:
     """The entries that are known here."""
 
@@ -61,9 +92,8 @@ class KnownEntries:
         self._timer: dict[str, tuple[int, str]] = {}
         self.owners: defaultdict[str, set[str]] = defaultdict(set)  # process -> what it has claimed
         self.waits: defaultdict[str, set[str]] = defaultdict(set)  # process -> questions and held answers it waits for
-        #: channel -> id -> what is claimed there, without answers; and how many wait in each mailbox: what limits count
-        self.running: defaultdict[str, dict[str, Group]] = defaultdict(dict)
-        self.waiting: Counter[tuple[str | None, str]] = Counter()
+        #: What limits count. None while nothing asks for it: a room without limits does not pay for them.
+        self._counts: LimitCounts | None = None
         #: What the clock or the end of a process has changed and nobody has written down yet.
         self.overdue: dict[str, None] = {}
         #: What a thread of this process is about to claim: other threads leave it alone.
@@ -85,9 +115,10 @@ class KnownEntries:
             return
         for table in (
             self.boxes, self.timers, self._ready, self._timer, self.owners, self.waits, self.overdue, self._lines,
-            self._eligible, self._heads, self.running, self.waiting,
+            self._eligible, self._heads,
         ):  # fmt: skip
             table.clear()
+        self._counts = None
         self.order[:] = sorted((row.kept.first, id) for id, row in self.rows.items())
         for id, row in self.rows.items():
             self.rows[id] = IndexedEntry(row.kept)
@@ -142,7 +173,8 @@ class KnownEntries:
 
     def _place(self, kept: Kept) -> None:
         entry = kept.entry
-        self._count(entry, 1)
+        if self._counts is not None:
+            self._counts.add(entry)
         if entry.owner is not None and entry.state == State.CLAIMED:
             self.owners[entry.owner].add(entry.id)
         if entry.waiter is not None:
@@ -156,7 +188,8 @@ class KnownEntries:
 
     def _lift(self, kept: Kept) -> None:
         entry = kept.entry
-        self._count(entry, -1)
+        if self._counts is not None:
+            self._counts.remove(entry)
         line = line_of(entry)
         if line is not None and kept.state not in FINISHED:
             discard(self._lines, line, (kept.queued, entry.id))
@@ -167,20 +200,28 @@ class KnownEntries:
         self._set_timer(entry.id, None)
         self.overdue.pop(entry.id, None)
 
-    def _count(self, entry: Entry, times: int) -> None:
-        """Count an entry as one that runs or waits, or no longer."""
-        if entry.state == State.CLAIMED:
-            if entry.answer_to is None and times > 0:
-                self.running[entry.channel][entry.id] = group_of(entry)
-            elif entry.answer_to is None:
-                del self.running[entry.channel][entry.id]
-                if not self.running[entry.channel]:  # a room of many short-lived channels must not grow
-                    del self.running[entry.channel]
-        elif entry.state in WITHDRAWABLE:
-            box = (entry.to_agent, entry.channel)
-            self.waiting[box] += times
-            if not self.waiting[box]:
-                del self.waiting[box]
+    # What limits count
+
+    def running(self, channel: str) -> Mapping[str, Group]:
+        """What is claimed in a channel, by its ids; without answers."""
+        return self._counted().running.get(channel, {})
+
+    def waiting(self, to_agent: str | None, channel: str) -> int:
+        """How many messages wait in a mailbox."""
+        return self._counted().waiting[to_agent, channel]
+
+    def _counted(self) -> LimitCounts:
+        self.mend()
+        if self._counts is None:
+            counts = LimitCounts()
+            for row in self.rows.values():
+                counts.add(row.kept.entry)
+            self._counts = counts  # last: an interrupt before leaves none, and not half of them
+        return self._counts
+
+    def stop_counting(self) -> None:
+        """There are no limits: nothing is counted until the next call of `running` or `waiting`."""
+        self._counts = None
 
     # Order keys
 
