@@ -363,6 +363,10 @@ _MAIL = (
         "return now_ns - self.leased_ns >= self.lease_ns // 6", "return now_ns - self.leased_ns >= self.lease_ns * 2",
     ),
     Mutant(
+        "mail/leases.py", "a lease that was lost counts as extended",
+        "self._beats_ns.pop(kept.ticket, None)", "self._beats_ns[kept.ticket] = now_ns",
+    ),
+    Mutant(
         "mail/receiving.py", "what a loop had not come to stays claimed",
         "        while self._waiting:\n            Received(", "        while False:\n            Received(",
     ),
