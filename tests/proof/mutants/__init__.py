@@ -28,6 +28,10 @@ class Mutant(NamedTuple):
 
 _TABLES = (
     Mutant(
+        "stores/tables/steps.py", "an answer takes from a rate",
+        "            if row.draft.answer_to is None:\n                gates.take(channel, group)\n", "            gates.take(channel, group)\n",
+    ),
+    Mutant(
         "stores/tables/steps.py", "the fence is forgotten",
         "row is not None and row.token == ticket.token and row.state", "row is not None and row.state",
     ),

@@ -214,7 +214,7 @@ class ScheduleJudge:
             self._judge_take_over(seen, now_ms)
         self._judge_time(seen, want, now_ms)
         self.orders.judge_claim(seen, now_ms)
-        self.limits.claimed(process, want.agent, seen, now_ms)
+        self.limits.claimed(process, want, seen, now_ms)
         if want.ids is None and self.tells_whole_steps:  # that an asker gave up may be stored before it is told
             self._judge_is_ordinary(seen)
         if not seen.claims and self.keeps_order(seen):
