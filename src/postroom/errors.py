@@ -100,6 +100,11 @@ def sentence_of(error: Exception) -> str:
     return str(error).removeprefix(_INVALID)
 
 
+def how_many_wait(messages: int) -> str:
+    """The words for so many messages that wait."""
+    return "1 message waits" if messages == 1 else f"{messages} messages wait"
+
+
 def raise_faults(faults: list[Fault]) -> None:
     """Raise InvalidMessage with these faults, if there are any."""
     if faults:
@@ -140,7 +145,7 @@ class MailboxFull(PostroomError):
 
     def __init__(self, channel: str, to: str | None, waiting: int) -> None:
         box = f"the mailbox of {to} in {channel!r}" if to is not None else f"the channel {channel!r}"
-        super().__init__(f"{box} is full: {waiting} messages wait there; send later")
+        super().__init__(f"{box} is full: {how_many_wait(waiting)} there; send later")
         self.channel = channel  # where it lies
         self.to = to  # whose it is; None: anyone's
         self.waiting = waiting  # so many messages may wait there

@@ -152,7 +152,7 @@ def test_a_full_mailbox_takes_no_more_and_says_so(cli: Cli) -> None:
 
     full, waited = job(cli), job(cli, "--full-wait", "0.05", "--json")
 
-    sentence = "the channel 'jobs' is full: 1 messages wait there; send later"
+    sentence = "the channel 'jobs' is full: 1 message waits there; send later"
     assert (full.code, full.err) == (
         1,
         f"postroom: {sentence} (--full-wait S waits for space). Nothing was stored\n",

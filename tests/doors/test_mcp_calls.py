@@ -406,7 +406,7 @@ def test_a_send_into_a_full_mailbox_says_what_to_do_and_stores_nothing(url: str)
             await ada("send", to="bob", body="first", new=True)
 
             assert await ada.fails("send", to="*", body="second", channel="jobs") == (
-                'not sent: channel "jobs" is full, 1 messages wait there. Do something else, and send it again later.'
+                'not sent: channel "jobs" is full, 1 message waits there. Do something else, and send it again later.'
             )
             assert (await ada.fails("send", to="bob", body="second")).startswith(
                 'not sent: the mailbox of "bob" in channel "general" is full'

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from typing import Any
 import pytest
 from tests.support.descriptors import open_now, opened_since
 
+from postroom.core.system import children
+from postroom.core.system.children import ForkServer
+from postroom.lang.run import pipeline
 from postroom.lang.values.raised import CommandFailed, WrongValue
 
-from .programs import function_of
+from .programs import PATIENCE_S, function_of
 
 pytestmark = pytest.mark.slow  # hundreds of real commands
 
@@ -366,3 +371,32 @@ def test_descriptors_are_not_left_open(program: Make) -> None:
         main()
 
     assert opened_since(before) == []
+
+
+def test_threads_that_run_their_first_commands_at_once_share_one_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline.end_own()
+    made: list[ForkServer] = []
+
+    class Counted(ForkServer):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(children, "ForkServer", Counted)
+    threads = 4
+    together = threading.Barrier(threads)
+
+    def run() -> int:
+        together.wait(PATIENCE_S)
+        commands = [pipeline.ProgramCommand(["true"], {}, ())]
+        return pipeline.run_pipeline(commands, given=None, capture=False, timeout_s=PATIENCE_S, guarded=True).code
+
+    with ThreadPoolExecutor(threads) as pool:
+        codes = [running.result(PATIENCE_S) for running in [pool.submit(run) for _ in range(threads)]]
+    pipeline.end_own()
+    left = [server for server in made if server.alive]
+    for server in left:
+        server.kill()
+
+    assert codes == [0] * threads
+    assert (len(made), left) == (1, [])

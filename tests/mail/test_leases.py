@@ -428,6 +428,30 @@ def test_a_loop_that_does_not_come_round_loses_what_it_claimed_ahead(open_room: 
     assert second.ack() is False
 
 
+def test_a_loop_skips_what_a_heartbeat_found_with_another(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch, clock: WatchedClock
+) -> None:
+    room, other = open_room(), open_room()
+    ids = [room.agent("ada").send("bob", {"n": n}) for n in range(4)]
+    loop = iter(room.agent("bob").listen(timeout_s=0, prefetch=3))
+    next(loop)
+    assert next(loop).ack() is True  # and two more are claimed ahead
+
+    def busy(*_: Any) -> Any:
+        raise RoomBusy("somebody else writes")
+
+    with monkeypatch.context() as patched:  # the heartbeats do not come in time, as in a process that was stopped
+        patched.setattr(room.store, "heartbeat", busy)
+        clock.advance(LEASE_S)
+        taken = other.agent("bob").receive(timeout_s=0)
+        assert taken.id == ids[2]
+        rest(clock)
+    room.gateway.leases.round()
+
+    assert next(loop).id == ids[3]
+    assert taken.ack() is True
+
+
 def test_time_to_hold_must_make_sense(open_room: OpenRoom) -> None:
     room = open_room()
     with pytest.raises(InvalidMessage, match="max_hold_s"):

@@ -334,9 +334,9 @@ class Agent:
         Messages are held as with `receive`; `max_hold_s` counts for each round of the loop. An ack that came too late is
         a `LateAck`: a warning, or with `late="raise"` an error that ends the loop.
         `prefetch` claims up to that many in one step, for short work in bulk. They are this loop's from then on: no
-        other receiver gets them while it lives. With a fixed lease (`lease_s`), one whose lease ended before its turn came is
-        extended, or skipped when another receiver has it. Those that the loop never reached go back as if never
-        claimed.
+        other receiver gets them while it lives. One whose lease ended before its turn came, because it is fixed (`lease_s`)
+        or the process stood still, is extended, or skipped when another receiver has it. Those that the loop never
+        reached go back as if never claimed.
         """
         want, terms = self._asked(channels, lease_s, max_hold_s, late)
         check_timeout(timeout_s)

@@ -359,7 +359,8 @@ class Store(ABC):
         The limits in the cell LIMITS are kept, over all claimers: of a paused channel, and to a paused agent, nothing is
         given; of a channel that has so many claimed as its rules allow, or that has used up its rate, nothing more. What
         runs is what is claimed now. Processes of a room on servers learn of a new limit within two seconds; one that all know
-        is never exceeded. Answers do not count, and one that is held is given to its asker all the same.
+        is never exceeded. Answers do not count: none takes a place or from a rate, and one that is held is given to its asker all
+        the same; one that is ordinary mail waits like other mail.
         `next_due_s` tells when a rate allows the next; a message that ends, and a change of the limits, wake the waiters
         (`topic_to`, `topic_channel`) that may take another now.
         Not promised: that an empty answer means an empty room a moment later; that a claim which finds something else
@@ -392,7 +393,7 @@ class Store(ABC):
         """Let the lease end that many seconds from now.
 
         False, and nothing changed, when the ticket no longer counts; also when the lease has ended and a limit allows no
-        more of the channel to run.
+        more of the channel to run. An answer does not run in that sense: it stays its holder's until another takes it.
         """
 
     def heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:

@@ -205,6 +205,27 @@ class Limiting(StoreBench):
         assert len(self.work()) == 1
 
     @needs("limits")
+    def test_an_answer_that_is_ordinary_mail_waits_for_a_rate_and_takes_nothing_from_it(self) -> None:
+        question = self.ask("bob", channel="jobs")
+        (delivery,) = self.claim("bob")
+        self.store.abandon(question)
+        answer = self.draft("ada", sender="bob", channel="jobs", answer_to=question)
+        (id,) = self.store.settle(delivery.ticket, "answered", puts=[answer]).ids
+        ids = self.jobs(2)
+        self.limit(LimitRule(per_s=1))
+        self.work("eve", limit=1)
+        assert self.claim("ada") == []
+
+        self.clock.advance(1)
+        (late,) = self.claim("ada", lease_s=5)
+        assert late.message.id == id
+        assert [delivery.message.id for delivery in self.work()] == ids[1:]
+
+        self.limit(LimitRule(concurrent=1))
+        self.clock.advance(6)
+        assert self.store.extend(late.ticket, 30)  # one runs, which the answer does not
+
+    @needs("limits")
     def test_a_changed_limit_counts_from_the_next_claim_on(self) -> None:
         self.jobs(6)
         assert len(self.work(limit=3)) == 3

@@ -28,6 +28,10 @@ class Mutant(NamedTuple):
 
 _TABLES = (
     Mutant(
+        "stores/tables/steps.py", "an answer takes from a rate",
+        "            if row.draft.answer_to is None:\n                gates.take(channel, group)\n", "            gates.take(channel, group)\n",
+    ),
+    Mutant(
         "stores/tables/steps.py", "the fence is forgotten",
         "row is not None and row.token == ticket.token and row.state", "row is not None and row.state",
     ),
@@ -361,6 +365,10 @@ _MAIL = (
     Mutant(
         "mail/leases.py", "a heartbeat comes when the lease is over",
         "return now_ns - self.leased_ns >= self.lease_ns // 6", "return now_ns - self.leased_ns >= self.lease_ns * 2",
+    ),
+    Mutant(
+        "mail/leases.py", "a lease that was lost counts as extended",
+        "self._beats_ns.pop(kept.ticket, None)", "self._beats_ns[kept.ticket] = now_ns",
     ),
     Mutant(
         "mail/receiving.py", "what a loop had not come to stays claimed",

@@ -10,7 +10,7 @@ from postroom.board.task import Task
 from postroom.core import untrusted
 from postroom.core.message import Message, readable
 from postroom.core.states import NOTES
-from postroom.errors import AskFailed, MailboxFull, PostroomError, Refused
+from postroom.errors import AskFailed, MailboxFull, PostroomError, Refused, how_many_wait
 from postroom.mail.presence import AgentInfo
 from postroom.mail.reasons import Reason
 from postroom.mail.receipts import Receipt
@@ -86,9 +86,7 @@ def error(error: PostroomError) -> str:
     if isinstance(error, MailboxFull):
         box = f"channel {untrusted.head(error.channel, 'of that name')}"
         box = box if error.to is None else f"the mailbox of {untrusted.head(error.to)} in {box}"
-        return (
-            f"not sent: {box} is full, {error.waiting} messages wait there. Do something else, and send it again later."
-        )
+        return f"not sent: {box} is full, {how_many_wait(error.waiting)} there. Do something else, and send it again later."
     if isinstance(error, Refused):
         return f"refused; the reason, in its words:\n{Words().fenced(error.reason, None)}"
     text = str(error)

@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system import children, proc
@@ -336,27 +337,52 @@ def _apply(redirect: Redirect, ends: dict[int, int], opened: list[int]) -> None:
 
 # The processes that a program started, found by their mark
 
-_guard: Any = None
+
+class _Guard:
+    """The one fork server that watches over this process. Threads may run commands at the same time."""
+
+    def __init__(self) -> None:
+        self._made: tuple[int, children.ForkServer] | None = None  # by the process of that id
+        # a server that another thread has started meanwhile would be lost, and never ended (tests/lang/test_shell.py:
+        # test_threads_that_run_their_first_commands_at_once_share_one_guard); a signal's handler may come in between
+        self._lock = threading.RLock()
+
+    def watch(self, mark: str) -> None:
+        """From now on, what carries the mark ends when this process is killed."""
+        with self._lock:
+            if self._made is None or self._made[0] != os.getpid():
+                server = children.ForkServer()
+                server.will("commands", "postroom.lang.run.pipeline:kill_marked", mark)
+                self._made = (os.getpid(), server)
+
+    def end(self, mark: str) -> None:
+        """End what carries the mark, and the server, if there is one."""
+        with self._lock:
+            if self._made is not None and self._made[0] == os.getpid():
+                kill_marked(mark)
+                self._made[1].kill()  # a program that is over before its guard is up does not wait for it
+                self._made = None
+
+    def renew_lock(self) -> None:
+        """This process was forked: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
+
+
+_guard: Final = _Guard()
+os.register_at_fork(after_in_child=_guard.renew_lock)
 
 
 def own_mark(*, guarded: bool) -> str:
     """The mark of everything that this process starts. Guarded: its carriers end when this process is killed."""
-    global _guard  # noqa: PLW0603  (one process, one guard)
     mark = this_process()
-    if guarded and (_guard is None or _guard[0] != os.getpid()):
-        server = children.ForkServer()
-        server.will("commands", "postroom.lang.run.pipeline:kill_marked", mark)
-        _guard = (os.getpid(), server)
+    if guarded:
+        _guard.watch(mark)
     return mark
 
 
 def end_own() -> None:
     """End everything that this process started, and what watched over it: the program is over."""
-    global _guard  # noqa: PLW0603  (one process, one guard)
-    if _guard is not None and _guard[0] == os.getpid():
-        kill_marked(this_process())
-        _guard[1].kill()  # a program that is over before its guard is up does not wait for it
-        _guard = None
+    _guard.end(this_process())
 
 
 def end_marked(mark: str, number: int) -> int:

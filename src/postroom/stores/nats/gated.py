@@ -228,7 +228,8 @@ class Passage:
             elif row.kept.state is State.CLAIMED and entry.channel in channels:
                 ended[entry.id] = row
             elif gates.lets_pass(entry.channel, group_of(entry)):
-                gates.take(entry.channel, group_of(entry))
+                if entry.answer_to is None:
+                    gates.take(entry.channel, group_of(entry))
                 best.append(row)
         known = {channel: self._limits.gates[gate_subject(channel)] for channel in channels}
         return _Plan(best, list(ended.values()), unknown, gates, known, moment)

@@ -18,7 +18,7 @@ from postroom.errors import MailboxFull
 from postroom.stores import gates
 from postroom.stores.contract import LIMITS, Want, topic_space
 
-from .rows import CHANNEL, FROM_AGENT, ORDER_KEY, STATE, Row, StepTime, claim_order
+from .rows import ANSWER_TO, CHANNEL, FROM_AGENT, ORDER_KEY, STATE, Row, StepTime, claim_order
 from .transactions import Transactions
 
 if TYPE_CHECKING:  # `gates` is loaded with the first limit that this process meets
@@ -112,7 +112,8 @@ class SqliteLimits:
             if row[STATE] != State.AWAITED:  # an answer, which its asker gets all the same
                 if not passing.lets_pass(channel, group):
                     continue
-                passing.take(channel, group)
+                if row[ANSWER_TO] is None:
+                    passing.take(channel, group)
             picked[row[0]] = row
         return picked
 
@@ -187,14 +188,14 @@ class SqliteLimits:
 
     def is_concurrent(self, key: int) -> bool:
         """Whether so many messages may run at once in the channel of this one, and no more."""
-        found = (self.of(channel) for _, channel, _, _ in self._file.execute("group_of", (key,)))
+        found = (self.of(channel) for _, channel, *_ in self._file.execute("group_of", (key,)))
         return any(limits is not None and limits.is_concurrent() for limits in found)
 
     def may_run_again(self, key: int, now: int) -> bool:
         """Whether a late holder may have a message again whose lease has ended: not past the limits of its channel."""
-        for state, channel, sender, order_key in self._file.execute("group_of", (key,)):
+        for state, channel, sender, order_key, answer_to in self._file.execute("group_of", (key,)):
             limits = self.of(channel)
-            if state == State.READY and limits is not None:
+            if state == State.READY and limits is not None and answer_to is None:
                 passing = self._gates(gates.Limits({channel: limits.only_concurrent()}), now)
                 return passing.lets_pass(channel, gates.Group(sender, order_key))
         return True
@@ -211,7 +212,7 @@ class SqliteLimits:
     def freed_by_key(self, key: int, moment: StepTime) -> None:
         """The same for a message of which only the key is known."""
         if self._known[1]:
-            for _, channel, _, _ in self._file.execute("group_of", (key,)):
+            for _, channel, *_ in self._file.execute("group_of", (key,)):
                 self.freed(channel, moment)
 
     def made_space(self, channel: str, moment: StepTime) -> None:

@@ -155,7 +155,7 @@ class Puts:
                 moment.everyone.add(topic_message(self._steps.rows.id(key, own_id)))
                 if state != State.BLOCKED:
                     self.let_the_next_pass(key, moment)
-                for _, channel, _, _ in self._file.execute("group_of", (key,)) if self._limits.learn() else ():
+                for _, channel, *_ in self._file.execute("group_of", (key,)) if self._limits.learn() else ():
                     self._limits.made_space(channel, moment)
                 return True
         return False

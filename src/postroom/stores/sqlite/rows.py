@@ -32,12 +32,12 @@ COLUMNS: Final = (
 #: Where some of them stand.
 (
     STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, TO_AGENT, CHANNEL, FROM_AGENT, DELIVERY_COUNT, SENT_MS, LAST_DELIVERED_MS,
-    CLAIMED_BY, OWNER, WAITER, OWN_ID, ORDER_KEY, REPLAY_OF, PAYLOAD,
+    CLAIMED_BY, OWNER, WAITER, OWN_ID, ANSWER_TO, ORDER_KEY, REPLAY_OF, PAYLOAD,
 ) = (
     COLUMNS.split(", ").index(name)
     for name in (
         "state", "token", "change", "wake_at", "priority", "to_agent", "channel", "from_agent", "delivery_count", "sent_ms",
-        "last_delivered_ms", "claimed_by", "owner", "waiter", "own_id", "order_key", "replay_of", "payload",
+        "last_delivered_ms", "claimed_by", "owner", "waiter", "own_id", "answer_to", "order_key", "replay_of", "payload",
     )
 )  # fmt: skip
 

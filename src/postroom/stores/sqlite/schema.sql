@@ -322,7 +322,7 @@ SELECT count(*) FROM (SELECT 1 FROM {mail} INDEXED BY limited
     WHERE channel = ?1 AND state IN (0, 7, 9) AND {in_limited} AND to_agent IS ?2 LIMIT ?3)
 
 -- name: group_of
-SELECT state, channel, from_agent, order_key FROM {mail} WHERE key = ?1
+SELECT state, channel, from_agent, order_key, answer_to FROM {mail} WHERE key = ?1
 
 -- name: channels_of_agent
 -- The channels, but for the default one, in which something is ready for an agent: one search for each (a loose index scan).

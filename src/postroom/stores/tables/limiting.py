@@ -87,7 +87,7 @@ class TableLimits:
     def may_run_again(self, draft: Draft, now_ms: int) -> bool:
         """Whether a late holder may have a message again whose lease has ended: not past the limits of its channel."""
         limits = self.of(draft.channel)
-        if limits is None:
+        if limits is None or draft.answer_to is not None:
             return True
         gates = self.gates(Limits({draft.channel: limits.only_concurrent()}), now_ms)
         return gates.lets_pass(draft.channel, group_of(draft))

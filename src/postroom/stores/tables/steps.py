@@ -133,7 +133,8 @@ def _deliver_limited(room: Tables, want: Want, limits: Limits) -> tuple[list[Del
         if row.state is not State.AWAITED:  # an answer, which its asker gets all the same
             if not gates.lets_pass(channel, group):
                 continue
-            gates.take(channel, group)
+            if row.draft.answer_to is None:
+                gates.take(channel, group)
         picked.append(row)
         if want.ids is None and len(picked) >= want.limit:
             break

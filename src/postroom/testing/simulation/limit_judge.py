@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from postroom.core.message import Draft
+from postroom.stores.contract import Want
 
 from .broken import Broken
 from .process import Around, Process
@@ -35,8 +36,6 @@ class LimitJudge:
         #: When messages were claimed under each rate, since that stands there.
         self._taken: dict[_Bucket, list[int]] = {}
         self._taken_now: list[Seen] = []
-        #: When answers were that are ordinary mail: a rate may count them, and need not.
-        self._answers: dict[str, list[int]] = {}
         self._rate_since_ms: dict[tuple[str, str | None, float, int], int] = {}
 
     def __bool__(self) -> bool:
@@ -92,22 +91,23 @@ class LimitJudge:
         """What is told from now on is given by one claim; also what it takes and acks in one step counts in it."""
         self._taken_now.clear()
 
-    def claimed(self, process: Process, agent: str, seen: Seen, now_ms: int) -> None:
-        """A message is claimed now. Answers do not count."""
-        channel = seen.draft.channel
-        if seen.draft.answer_to is not None:
-            self._answers.setdefault(channel, []).append(now_ms)
-        if seen.draft.answer_to is not None or not self or not self._are_known(now_ms):
+    def claimed(self, process: Process, want: Want, seen: Seen, now_ms: int) -> None:
+        """A message is claimed now. Answers wait like other mail, but for one that is held for its asker; none counts."""
+        agent, channel, is_answer = want.agent, seen.draft.channel, seen.draft.answer_to is not None
+        if (is_answer and want.ids is not None) or not self or not self._are_known(now_ms):
             return
         if agent in self._agents:
             raise Broken(f"{process!r} was given {seen.label}, and {agent} is paused")
         if "paused" in self._channels.get(channel, {}):
             raise Broken(f"{seen.label} was given to {process!r}, and {channel} is paused")
         self._judge_at_once(seen, now_ms)
-        self._taken_now.append(seen)
         for rule, group in self._rules_for(seen):
             if rule.get("per_s"):
                 self._judge_rate(seen, rule, group, now_ms)
+        if is_answer:
+            self._world.happened("an answer was ordinary mail under limits")
+        else:
+            self._taken_now.append(seen)
 
     def _judge_at_once(self, seen: Seen, now_ms: int) -> None:
         for rule, group in self._rules_for(seen):
@@ -132,8 +132,9 @@ class LimitJudge:
     def _judge_rate(self, seen: Seen, rule: Rule, group: str, now_ms: int) -> None:
         """In no span of time that ends now are there more claims than the burst and what the rate gives meanwhile."""
         rate = _rate(seen.draft.channel, rule)
-        times = self._taken.setdefault((*rate, group), [])
-        times.append(now_ms)
+        times = [*self._taken.get((*rate, group), ()), now_ms]
+        if seen.draft.answer_to is None:
+            self._taken[*rate, group] = times
         _, _, per_s, burst = rate
         for place, then_ms in enumerate(times):
             count, allowed = len(times) - place, burst + per_s * (now_ms - then_ms) / 1000
@@ -153,7 +154,7 @@ class LimitJudge:
 
     def may_refuse(self, seen: Seen, now_ms: int) -> bool:
         """Whether a late holder may be told that no more of its channel may run."""
-        if seen.is_held(now_ms):
+        if seen.is_held(now_ms) or seen.draft.answer_to is not None:
             return False
         if not self._are_known(now_ms):
             return True
@@ -189,8 +190,7 @@ class LimitJudge:
             return 0
         rate = _rate(seen.draft.channel, rule)
         _, _, per_s, burst = rate
-        answers = self._answers.get(seen.draft.channel, [])
-        times = sorted([self._rate_since_ms[rate]] * burst + self._taken.get((*rate, group), []) + answers)
+        times = sorted([self._rate_since_ms[rate]] * burst + self._taken.get((*rate, group), []))
         late = (then_ms + (len(times) - place + 1 - burst) * 1000 / per_s for place, then_ms in enumerate(times))
         return max(late) + 1
 
