@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from tests.support.nats_servers import room_name, shared_server
+from tests.support.patience import until
 
 from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
+from postroom.core.states import State
 from postroom.errors import MailboxFull, RoomDamaged
 from postroom.stores.contract import LIMITS, Delivery, Want, topic_to
 from postroom.stores.gates import ChannelLimits, LimitRule, Limits, limits_cell
+from postroom.stores.nats import gated
 from postroom.stores.nats import room as room_module
 from postroom.stores.nats.entries import decode_gate, gate_subject
 from postroom.stores.nats.limits import LIMITS_SUBJECT
@@ -261,6 +264,56 @@ def test_a_claim_in_a_room_without_limits_asks_nothing_of_the_servers_about_them
     store.put([job()])
 
     assert LIMITS_SUBJECT not in asked
+
+
+def test_a_claimer_that_lost_a_race_pauses_and_reads_nothing_that_it_has_heard_of(
+    open_store: Opener, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = open_store(), open_store()
+    limit(one, LimitRule(concurrent=2))
+    one.put([job() for _ in range(9)])
+    assert len(claim(other, 1)) == 1
+    commit, pauses, tries = one._room.commit, list[float](), list[int]()
+
+    def lose_the_race(writes: Sequence[Write], name: str) -> Committed:
+        tries.append(len(writes))
+        if len(tries) == 1:
+            (faster,) = claim(other, 1)
+            until(lambda: one._room.tables.rows[faster.message.id].kept.state is State.CLAIMED)
+            gate = other._room.limits.gates[gate_subject("jobs")]
+            until(lambda: one._room.limits.gates[gate_subject("jobs")] == gate)
+            clock.advance(0.01)
+        return commit(writes, name)
+
+    monkeypatch.setattr(one._room, "commit", lose_the_race)
+    monkeypatch.setattr(one._room.wire, "pause", pauses.append)
+    monkeypatch.setattr(gated, "_look_anew", lambda *_: pytest.fail("it was heard of"))
+
+    assert claim(one, 1) == []
+
+    assert tries == [2]
+    assert [0 <= pause_s < 0.04 for pause_s in pauses] == [True]
+
+
+def test_a_claim_by_id_that_lost_a_race_of_which_it_heard_nothing_is_made_anew(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = deaf
+    limit(one, LimitRule(concurrent=2))
+    ids = other.put([job(to_agent="eve"), job(to_agent="eve")])
+    learn_of_limits(clock)
+    commit, tries = one._room.commit, list[int]()
+
+    def lose_the_race(writes: Sequence[Write], name: str) -> Committed:
+        tries.append(len(writes))
+        if len(tries) == 1:
+            assert len(claim(other, agent="eve", ids=(ids[0],))) == 1
+        return commit(writes, name)
+
+    monkeypatch.setattr(one._room, "commit", lose_the_race)
+
+    assert [delivery.message.id for delivery in claim(one, agent="eve", ids=(ids[1],))] == [ids[1]]
+    assert tries == [2, 2]
 
 
 def test_a_room_whose_limits_have_gone_counts_for_none_and_counts_right_when_they_come_back(
