@@ -148,6 +148,82 @@ def test_a_gate_forgets_claims_that_have_ended(open_store: Opener) -> None:
     assert len(decode_gate(gate.data).claims) == 1
 
 
+def gate_of(store: NatsStore, channel: str = "jobs") -> bytes | None:
+    found = store._room.wire.last_now(gate_subject(channel))
+    return None if found is None else found.data
+
+
+def forget_deletions(store: NatsStore) -> None:
+    """Let the servers forget that the gate was deleted, as they do after a while."""
+    wire = store._room.wire
+    wire.run(wire.api(f"STREAM.PURGE.{wire.stream}", filter=f"pr.{store._room.name}.{gate_subject('jobs')}"))
+    assert gate_of(store) is None
+
+
+def test_a_sweep_deletes_the_gates_of_channels_without_a_concurrency_limit_and_no_others(open_store: Opener) -> None:
+    store = open_store()
+    at_once = ChannelLimits((LimitRule(concurrent=1),))
+    store.cell_write(LIMITS, limits_cell(Limits({"jobs": at_once, "other": at_once, "third": at_once})))
+    for channel in ("jobs", "other", "third"):
+        store.put([job(channel=channel)])
+        assert len(claim(store, channels=(channel,))) == 1
+
+    rate = ChannelLimits((LimitRule(per_s=1),))
+    store.cell_write(LIMITS, limits_cell(Limits({"jobs": rate, "other": at_once})))
+    store.sweep()
+
+    assert (gate_of(store), gate_of(store, "third")) == (b"", b"")
+    assert gate_of(store, "other")
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_limit_that_comes_back_holds_among_claimers_that_know_the_gate_from_before_it_was_deleted(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock, forgotten: bool, learned: bool
+) -> None:
+    one = deaf[0]
+    limit(one, LimitRule(concurrent=3))
+    fill(deaf, 9)
+    learn_of_limits(clock)
+    assert len(take_turns(deaf, 2)) == 2  # both know the gate
+
+    one.cell_write(LIMITS, None)
+    one.sweep()
+    assert gate_of(one) == b""
+    if forgotten:
+        forget_deletions(one)
+    limit(one, LimitRule(concurrent=3))
+    assert len(claim(one, 1)) == 1
+    if learned:
+        learn_of_limits(clock)
+
+    assert take_turns(deaf, 4) == []
+
+
+def test_a_gate_that_is_used_while_a_sweep_would_delete_it_stays(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = open_store(), open_store()
+    limit(one, LimitRule(concurrent=2))
+    one.put([job() for _ in range(3)])
+    assert len(claim(one, 1)) == 1
+    one.cell_write(LIMITS, None)
+    commit, deleted = one._room.wire.commit, list[str]()
+
+    def too_late(writes: Sequence[Write], *args: Any, **more: Any) -> Any:
+        if writes[0].subject == gate_subject("jobs"):
+            deleted.append(writes[0].subject)
+            limit(other, LimitRule(concurrent=2))
+            assert len(claim(other)) == 1
+        return commit(writes, *args, **more)
+
+    monkeypatch.setattr(one._room.wire, "commit", too_late)
+    one.sweep()
+
+    assert len(deleted) == 1
+    assert gate_of(one)
+
+
 def test_a_rate_holds_among_claimers_that_hear_nothing_of_each_other(
     deaf: tuple[NatsStore, NatsStore], clock: ManualClock
 ) -> None:
