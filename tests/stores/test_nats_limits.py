@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from tests.support.nats_servers import room_name, shared_server
+from tests.support.patience import until
 
 from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
+from postroom.core.states import State
 from postroom.errors import MailboxFull, RoomDamaged
 from postroom.stores.contract import LIMITS, Delivery, Want, topic_to
 from postroom.stores.gates import ChannelLimits, LimitRule, Limits, limits_cell
+from postroom.stores.nats import gated
 from postroom.stores.nats import room as room_module
 from postroom.stores.nats.entries import decode_gate, gate_subject
 from postroom.stores.nats.limits import LIMITS_SUBJECT
@@ -145,6 +148,82 @@ def test_a_gate_forgets_claims_that_have_ended(open_store: Opener) -> None:
     assert len(decode_gate(gate.data).claims) == 1
 
 
+def gate_of(store: NatsStore, channel: str = "jobs") -> bytes | None:
+    found = store._room.wire.last_now(gate_subject(channel))
+    return None if found is None else found.data
+
+
+def forget_deletions(store: NatsStore) -> None:
+    """Let the servers forget that the gate was deleted, as they do after a while."""
+    wire = store._room.wire
+    wire.run(wire.api(f"STREAM.PURGE.{wire.stream}", filter=f"pr.{store._room.name}.{gate_subject('jobs')}"))
+    assert gate_of(store) is None
+
+
+def test_a_sweep_deletes_the_gates_of_channels_without_a_concurrency_limit_and_no_others(open_store: Opener) -> None:
+    store = open_store()
+    at_once = ChannelLimits((LimitRule(concurrent=1),))
+    store.cell_write(LIMITS, limits_cell(Limits({"jobs": at_once, "other": at_once, "third": at_once})))
+    for channel in ("jobs", "other", "third"):
+        store.put([job(channel=channel)])
+        assert len(claim(store, channels=(channel,))) == 1
+
+    rate = ChannelLimits((LimitRule(per_s=1),))
+    store.cell_write(LIMITS, limits_cell(Limits({"jobs": rate, "other": at_once})))
+    store.sweep()
+
+    assert (gate_of(store), gate_of(store, "third")) == (b"", b"")
+    assert gate_of(store, "other")
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_limit_that_comes_back_holds_among_claimers_that_know_the_gate_from_before_it_was_deleted(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock, forgotten: bool, learned: bool
+) -> None:
+    one = deaf[0]
+    limit(one, LimitRule(concurrent=3))
+    fill(deaf, 9)
+    learn_of_limits(clock)
+    assert len(take_turns(deaf, 2)) == 2  # both know the gate
+
+    one.cell_write(LIMITS, None)
+    one.sweep()
+    assert gate_of(one) == b""
+    if forgotten:
+        forget_deletions(one)
+    limit(one, LimitRule(concurrent=3))
+    assert len(claim(one, 1)) == 1
+    if learned:
+        learn_of_limits(clock)
+
+    assert take_turns(deaf, 4) == []
+
+
+def test_a_gate_that_is_used_while_a_sweep_would_delete_it_stays(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = open_store(), open_store()
+    limit(one, LimitRule(concurrent=2))
+    one.put([job() for _ in range(3)])
+    assert len(claim(one, 1)) == 1
+    one.cell_write(LIMITS, None)
+    commit, deleted = one._room.wire.commit, list[str]()
+
+    def too_late(writes: Sequence[Write], *args: Any, **more: Any) -> Any:
+        if writes[0].subject == gate_subject("jobs"):
+            deleted.append(writes[0].subject)
+            limit(other, LimitRule(concurrent=2))
+            assert len(claim(other)) == 1
+        return commit(writes, *args, **more)
+
+    monkeypatch.setattr(one._room.wire, "commit", too_late)
+    one.sweep()
+
+    assert len(deleted) == 1
+    assert gate_of(one)
+
+
 def test_a_rate_holds_among_claimers_that_hear_nothing_of_each_other(
     deaf: tuple[NatsStore, NatsStore], clock: ManualClock
 ) -> None:
@@ -261,6 +340,56 @@ def test_a_claim_in_a_room_without_limits_asks_nothing_of_the_servers_about_them
     store.put([job()])
 
     assert LIMITS_SUBJECT not in asked
+
+
+def test_a_claimer_that_lost_a_race_pauses_and_reads_nothing_that_it_has_heard_of(
+    open_store: Opener, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = open_store(), open_store()
+    limit(one, LimitRule(concurrent=2))
+    one.put([job() for _ in range(9)])
+    assert len(claim(other, 1)) == 1
+    commit, pauses, tries = one._room.commit, list[float](), list[int]()
+
+    def lose_the_race(writes: Sequence[Write], name: str) -> Committed:
+        tries.append(len(writes))
+        if len(tries) == 1:
+            (faster,) = claim(other, 1)
+            until(lambda: one._room.tables.rows[faster.message.id].kept.state is State.CLAIMED)
+            gate = other._room.limits.gates[gate_subject("jobs")]
+            until(lambda: one._room.limits.gates[gate_subject("jobs")] == gate)
+            clock.advance(0.01)
+        return commit(writes, name)
+
+    monkeypatch.setattr(one._room, "commit", lose_the_race)
+    monkeypatch.setattr(one._room.wire, "pause", pauses.append)
+    monkeypatch.setattr(gated, "_look_anew", lambda *_: pytest.fail("it was heard of"))
+
+    assert claim(one, 1) == []
+
+    assert tries == [2]
+    assert [0 <= pause_s < 0.04 for pause_s in pauses] == [True]
+
+
+def test_a_claim_by_id_that_lost_a_race_of_which_it_heard_nothing_is_made_anew(
+    deaf: tuple[NatsStore, NatsStore], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = deaf
+    limit(one, LimitRule(concurrent=2))
+    ids = other.put([job(to_agent="eve"), job(to_agent="eve")])
+    learn_of_limits(clock)
+    commit, tries = one._room.commit, list[int]()
+
+    def lose_the_race(writes: Sequence[Write], name: str) -> Committed:
+        tries.append(len(writes))
+        if len(tries) == 1:
+            assert len(claim(other, agent="eve", ids=(ids[0],))) == 1
+        return commit(writes, name)
+
+    monkeypatch.setattr(one._room, "commit", lose_the_race)
+
+    assert [delivery.message.id for delivery in claim(one, agent="eve", ids=(ids[1],))] == [ids[1]]
+    assert tries == [2, 2]
 
 
 def test_a_room_whose_limits_have_gone_counts_for_none_and_counts_right_when_they_come_back(

@@ -30,6 +30,9 @@ from .wire import Changed, Write
 
 #: Messages that are claimed in one step, with the gates and the buckets; the servers take a thousand entries.
 _MOST: Final = 300
+#: After a lost race a claimer waits up to so many times as long as its attempt took, and no longer than that.
+_PAUSE: Final = 4
+_MAX_PAUSE_S: Final = 0.5
 
 
 def patterns_of(want: Want) -> list[str]:
@@ -127,6 +130,7 @@ class Passage:
         self._want = want
         self._limits = room.limits
         self._blocked: set[str] = set()
+        self._losses = 0
         #: What was claimed, and in how many seconds a rate lets more pass.
         self.taken: list[Kept] = []
         self.opens_s: float | None = None
@@ -252,6 +256,7 @@ class Passage:
             if entry.channel in plan.known and kept.state is not State.AWAITED:
                 counted = entry.state == State.CLAIMED and entry.answer_to is None
                 passing[entry.channel] |= {entry.id: kept.seq} if counted else {}
+        began_ns = room.clock.steady_ns()
         writes = [room.write_of(entry, kept.seq) for kept, entry in steps]
         writes += [_gate_write(room, channel, plan.known[channel], ids) for channel, ids in passing.items()]
         for name, full_ms in plan.gates.taken.items():
@@ -260,7 +265,9 @@ class Passage:
         try:
             committed = room.commit(writes, moment.write)
         except Changed:
-            _look_anew(room, [row.kept for row in plan.best], passing, plan.gates.taken)
+            self._let_others_pass(room.clock.steady_ns() - began_ns)
+            if plan.gates.taken or not self._has_heard_why(plan):  # buckets are not heard of
+                _look_anew(room, [row.kept for row in plan.best], passing, plan.gates.taken)
             return
         if committed.found is not None:  # looked up after a lost reply: others may have gone on since
             _look_anew(room, [], passing, plan.gates.taken)
@@ -268,6 +275,24 @@ class Passage:
             return
         _passed(room, passing, plan.gates, committed.seqs[len(steps) :])
         self.taken += [Kept(seq, entry) for (_, entry), seq in zip(steps, committed.seqs, strict=False)]
+
+    def _let_others_pass(self, took_ns: int) -> None:
+        """A race that took so long was lost: wait for a random time, the longer the more were lost.
+
+        Several entries in one step cost the servers files of their own, also when the step is refused: claimers that all
+        try again at once spend most of that on steps that fail.
+        """
+        self._losses += 1
+        most_s = min(_PAUSE * self._losses * took_ns / 1e9, _MAX_PAUSE_S)
+        self._room.wire.pause(most_s * self._room.clock.random())
+
+    def _has_heard_why(self, plan: _Plan) -> bool:
+        """Whether a newer entry of what was planned with is known here, so that the next plan will be another."""
+        with self._room.follower.lock:
+            rows, gates = self._room.tables.rows, self._limits.gates
+            return any(rows.get(old.kept.entry.id, old).kept.seq > old.kept.seq for old in plan.best) or any(
+                gates[gate_subject(channel)].seq > gate.seq for channel, gate in plan.known.items()
+            )
 
     def _find_taken(self, steps: Sequence[tuple[Kept, Entry]], write: str) -> None:
         wanted = {entry.id: entry for _, entry in steps}

@@ -16,12 +16,13 @@ from typing import Final
 import msgspec
 
 from postroom.core.states import ASKER_GONE, FINISHED, State
-from postroom.stores.contract import FORGOTTEN, Query, Swept, WorkDone
+from postroom.stores.contract import FORGOTTEN, LIMITS, Query, Swept, WorkDone
+from postroom.stores.gates import parse_limits
 from postroom.stores.rules import FAILED, PROCESSED, no_longer_kept
 
 from . import entries
 from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
-from .entries import MOVED, Entry, Kept, WriteTime, is_there, place_of
+from .entries import MOVED, Entry, Kept, WriteTime, decode_gate, is_there, place_of
 from .following import OPEN_PART
 from .putting import key_subject, key_without, part_subjects
 from .reading import know_for, matching
@@ -46,6 +47,7 @@ def sweep(room: NatsRoom) -> Swept:
         while written := _write_down(room):
             done += written
         _put_away_finished(room)
+        _delete_gates(room)
     forgotten = _forget_finished(room)
     room.reserve.keep()
     return Swept(done.count("expired"), done.count("released"), done.count("dead"), forgotten)
@@ -75,6 +77,26 @@ def _write_down(room: NatsRoom) -> list[str]:
         elif not isinstance(end, Changed):
             raise end
     return events
+
+
+def _delete_gates(room: NatsRoom) -> None:
+    """Delete the gates of channels that have no concurrency limit any more.
+
+    One that a claim replaces meanwhile stays. A claimer that has not heard that the limit is gone, or back again, fails
+    at what tells of the deletion, and looks at its whole channel; later, the limits that it knows are others
+    (tests/stores/test_nats_limits.py).
+    """
+    found = [entry for entry in room.wire.run(room.wire.scan("g.>", 1)) if entry.data]
+    if not found:
+        return
+    cell = cell_read(room, LIMITS)
+    limits = parse_limits(None if cell is None else cell.value)
+    for entry in found:
+        known = limits.channels.get(decode_gate(entry.data).channel)
+        if known is None or not known.is_concurrent():
+            write = Write(entry.subject, b"", entry.seq, None, TOMBSTONE_S)
+            with suppress(Changed):
+                room.note_written([write], room.wire.run(room.wire.commit([write], lambda data: not data)))
 
 
 # Steps that also change a count: those are made again when only the count had changed

@@ -88,8 +88,8 @@ class KnownLimits:
             self.version, self.limits = seq, parse_limits(value)
             return True
         gate = self.gates.get(subject)
-        if gate is not None and seq > gate.seq and data:
-            self.gates[subject] = KnownGate(seq, decode_gate(data))
+        if gate is not None and seq > gate.seq:
+            self.gates[subject] = _known_gate(gate.doc.channel, seq, data)
         return False
 
     def saw(self, found: StoredEntry | None, version: int) -> bool:
@@ -104,9 +104,13 @@ class KnownLimits:
     def saw_gate(self, channel: str, found: StoredEntry | None) -> None:
         """The leader was asked for a gate."""
         subject = gate_subject(channel)
-        known = self.gates.setdefault(subject, KnownGate(0, GateDoc(channel)))
-        if found is not None and found.data and found.seq > known.seq:
-            self.gates[subject] = KnownGate(found.seq, decode_gate(found.data))
+        known = self.gates.get(subject)
+        if found is not None and (known is None or found.seq > known.seq):
+            self.gates[subject] = _known_gate(channel, found.seq, found.data)
+        elif found is None and (known is None or known.seq):
+            # there was none, or a sweep has deleted it, before these limits came: what is known from then is not enough
+            self.gates[subject] = KnownGate(0, GateDoc(channel, since=self.version))
+            self.passed.pop(channel, None)
 
     def saw_bucket(self, name: str, found: StoredEntry | None) -> None:
         """The leader was asked for a bucket."""
@@ -125,6 +129,11 @@ class KnownLimits:
         """Whether all claims that were made through a gate are known here, as far as the gate itself is."""
         gate = self.gate(channel)
         return gate is not None and self.passed.get(channel) == gate.seq and self.surveyed.get(channel) == self.version
+
+
+def _known_gate(channel: str, seq: int, data: bytes) -> KnownGate:
+    """A gate as it was read or heard of. One that was deleted lists nothing: the whole channel has to be looked at."""
+    return KnownGate(seq, decode_gate(data) if data else GateDoc(channel, since=seq))
 
 
 def next_gate(gate: KnownGate, ended: set[str], ids: dict[str, int]) -> GateDoc:

@@ -7,6 +7,7 @@ attempts at most one counts.
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
@@ -321,6 +322,10 @@ class Wire:
             said = f"the servers take {self.connection.client.max_payload} bytes at once (max_payload), but this needs {most}"
             raise RoomError(f"{said}; nothing was changed")
         return messages
+
+    def pause(self, seconds: float) -> None:
+        """Wait that long."""
+        self.run(asyncio.sleep(seconds))
 
     def new_name(self) -> str:
         """A name that no other write or batch of writes has, of any process."""
