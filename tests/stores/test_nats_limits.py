@@ -182,17 +182,17 @@ def test_a_limit_that_comes_back_holds_among_claimers_that_know_the_gate_from_be
     deaf: tuple[NatsStore, NatsStore], clock: ManualClock, forgotten: bool, learned: bool
 ) -> None:
     one = deaf[0]
-    limit(one, LimitRule(concurrent=3))
+    limit(one, LimitRule(concurrent=4))
     fill(deaf, 9)
     learn_of_limits(clock)
-    assert len(take_turns(deaf, 2)) == 2  # both know the gate
+    assert len(take_turns(deaf, 3)) == 3  # both know the gate, and one of them a claim of which the other does not
 
     one.cell_write(LIMITS, None)
     one.sweep()
     assert gate_of(one) == b""
     if forgotten:
         forget_deletions(one)
-    limit(one, LimitRule(concurrent=3))
+    limit(one, LimitRule(concurrent=4))
     assert len(claim(one, 1)) == 1
     if learned:
         learn_of_limits(clock)
