@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from .broken import Broken
 from .seams import ThreadlessTurn
-from .stage import NEVER_NS, Killed, SimulatedThread, Stage
+from .stage import NEVER_NS, Killed, SimulatedThread
 
 if TYPE_CHECKING:
     from .world import World
@@ -26,9 +26,8 @@ class Scheduler:
     """Director of the stage: picks by the plan as long as that lasts, then in turn, and without faults (the calm)."""
 
     def __init__(self, world: World) -> None:
-        self._clock, self._trace, self._faults = world.clock, world.trace, world.faults
-        self._processes, self._hints, self._waits = world.processes, world.hints, world.waits
-        self.stage = Stage(self)
+        self._world = world
+        self._clock = world.clock
         self._picks = world.plan.picks
         self._steps = len(self._picks)
         self._calm_ns: int | None = None
@@ -40,7 +39,7 @@ class Scheduler:
 
     def decide(self) -> SimulatedThread | None:
         """The thread that goes on now; None when the schedule is over."""
-        following = self._next(self.stage.current)
+        following = self._next(self._world.stage.current)
         while isinstance(following, ThreadlessTurn):
             self._take(following)
             following = self._next(following)
@@ -59,9 +58,9 @@ class Scheduler:
 
     def point_if(self, is_so: Callable[[], bool]) -> None:
         """Others may go on here, where that is so and no turn is being taken."""
-        me = self.stage.current
+        me = self._world.stage.current
         if not self._in_turn and me is not None and not me.killed and is_so():
-            self.stage.point()
+            self._world.point()
 
     def _take(self, turn: ThreadlessTurn) -> None:
         self._in_turn = True
@@ -83,11 +82,12 @@ class Scheduler:
     def _next(self, me: Actor | None) -> Actor | None:
         """The thread or turn after that one."""
         step, self.step = self.step, self.step + 1
+        world = self._world
         try:
-            if self._faults.left:
-                self._faults.do_up_to(step)
+            if world.faults.left:
+                world.faults.do_up_to(step)
             pick = self._picks[step] if step < self._steps else self._calm_pick(step)
-            if self._trace.failure is not None:
+            if world.trace.failure is not None:
                 return None
             if pick < _GO_ON and isinstance(me, SimulatedThread) and not (me.waits or me.over):
                 process = me.process
@@ -103,16 +103,16 @@ class Scheduler:
     def _calm_pick(self, step: int) -> int:
         if self._calm_ns is None:
             self._calm_ns = self._clock.now_ns
-            self._faults.stop()
+            self._world.faults.stop()
         if step > _MOST_STEPS:
             self._stuck(f"after {step} steps")
         return 0
 
     def _choose(self, step: int, pick: int, me: Actor | None) -> Actor | None:
-        if self._processes.are_over():
+        if self._world.processes.are_over():
             if step >= self._steps:
                 return None
-            self._processes.restart_all()  # all died before the calm
+            self._world.processes.restart_all()  # all died before the calm
         able = self._able()
         while not able:
             self._pass_time()
@@ -124,11 +124,11 @@ class Scheduler:
 
     def _able(self) -> list[Actor]:
         """The actors that can go on now, in the order in which they came."""
-        now_ns = self._clock.now_ns
-        self._processes.do_what_is_due(now_ns)
-        ready = self._waits.ready()
+        world, now_ns = self._world, self._clock.now_ns
+        world.processes.do_what_is_due(now_ns)
+        ready = world.waits.ready()
         able: list[Actor] = []
-        for actor in self.stage.actors:
+        for actor in world.stage.actors:
             if actor.waits:
                 actor.ready_fds = [fd for fd in actor.fds if fd in ready] if ready and actor.fds else []
                 is_woken = actor.ready_fds or (actor.wakes is not None and actor.wakes())
@@ -141,15 +141,15 @@ class Scheduler:
 
     def _pass_time(self) -> None:
         """Nobody can go on: let time pass until somebody can."""
-        now_ns = self._clock.now_ns
-        moments = self._processes.moments_ns() + self._hints.moments_ns()
+        world, now_ns = self._world, self._clock.now_ns
+        moments = world.processes.moments_ns() + world.hints.moments_ns()
         moments += [turn.next_ns() for turn in self._able_turns()]
-        moments += [actor.until_ns for actor in self.stage.actors if actor.waits]
+        moments += [actor.until_ns for actor in world.stage.actors if actor.waits]
         later = [moment for moment in moments if now_ns < moment < NEVER_NS]
         if not later or (self._calm_ns is not None and min(later) - self._calm_ns > _LONGEST_CALM_NS):
             self._stuck("for an hour" if later else "for ever")
         self._clock.now_ns = min(later)
 
     def _stuck(self, how: str) -> NoReturn:
-        left = [f"{actor.process!r} {actor.name}" for actor in self.stage.actors]
+        left = [f"{actor.process!r} {actor.name}" for actor in self._world.stage.actors]
         raise Broken(f"these wait {how}: {', '.join(left)}")

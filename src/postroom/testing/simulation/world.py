@@ -22,6 +22,7 @@ from .processes import SimulatedProcesses
 from .scheduling import Scheduler
 from .seams import FaultyRooms, Rooms
 from .simulated_clock import SimulatedClock
+from .stage import Stage
 from .store import SimulatedStore
 from .tracing import ScheduleTrace
 from .waits import SimulatedWaits
@@ -38,14 +39,14 @@ class World:
         self.clock = SimulatedClock(plan.seed, self.waits.wait)
         self.trace = ScheduleTrace(self, kept=traced)
         self.tell, self.happened, self.fail = self.trace.tell, self.trace.happened, self.trace.fail
+        self.scheduler = Scheduler(self)
+        self.stage = Stage(self.scheduler)
+        self.point = self.stage.point
+        self.judge: ScheduleJudge = ScheduleJudge(self)
         self.agents = OpenAgents(self.clock)
         self.hints = HintFaults(self)
         self.processes = SimulatedProcesses(self)
         self.faults = ScheduleFaults(self)
-        self.scheduler = Scheduler(self)
-        self.stage = self.scheduler.stage
-        self.point = self.stage.point
-        self.judge: ScheduleJudge = ScheduleJudge(self)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._ends: list[Callable[[], None]] = []
         self.fork_server: ForkServer | None = None  # of the pools, if there are any
