@@ -83,8 +83,11 @@ class Stores(RuleBasedStateMachine):
         self.numbers: list[dict[str, int]] = [{} for _ in self.stores]  # and back
         # for each store: a cell and the model's version of it -> the store's own version
         self.versions: list[dict[tuple[str, int], int]] = [{} for _ in self.stores]
+        # for each store: a message and the model's token of it -> the store's own token
+        self.tokens: list[dict[tuple[int, int], int]] = [{} for _ in self.stores]
+        self.seen = [0 for _ in self.stores]  # for each store: how far its feed is read
         self.holders: list[Holder] = []
-        self.looks = Looks(self)
+        self.steps = 0
 
     def open_others(self) -> list[Store]:
         """Open the stores that are tested beside the reference."""
@@ -392,26 +395,7 @@ class Stores(RuleBasedStateMachine):
 
     @invariant()
     def all_is_as_the_model_says(self) -> None:
-        self.looks.compare()
-
-    def ledger_of(self, which: int, m: Fields) -> list[str]:
-        """The ledger that a store should have, by its place among the stores."""
-        events: list[str] = m["ledger"]
-        return events
-
-
-class Looks:
-    """Looks at every store after each step, and compares what it shows with the model."""
-
-    def __init__(self, of: Stores) -> None:
-        self._of = of
-        # for each store: a message and the model's token of it -> the store's own token
-        self._tokens: list[dict[tuple[int, int], int]] = [{} for _ in of.stores]
-        self._seen = [0 for _ in of.stores]  # for each store: how far its feed is read
-        self._steps = 0
-
-    def compare(self) -> None:
-        self._steps += 1
+        self.steps += 1
         self.everything_reads_the_same()
         self.ledgers_are_whole()
         self.lists_are_in_their_order()
@@ -419,16 +403,16 @@ class Looks:
         self.the_feed_tells_of_every_change()
 
     def everything_reads_the_same(self) -> None:
-        expected = [self._expected(m) for m in self._of.model.messages]
-        for which, store in enumerate(self._of.stores):
+        expected = [self.expected(m) for m in self.model.messages]
+        for which, store in enumerate(self.stores):
             found = store.find(Query(limit=1000)).messages
-            assert [self._shown(message, which) for message in found] == expected
-            for message, m in zip(found, self._of.model.messages, strict=True):
-                self._token_is_right(which, m, message.token)
+            assert [self.shown(message, which) for message in found] == expected
+            for message, m in zip(found, self.model.messages, strict=True):
+                self.token_is_right(which, m, message.token)
 
-    def _token_is_right(self, which: int, m: Fields, token: int) -> None:
+    def token_is_right(self, which: int, m: Fields, token: int) -> None:
         """A store's tokens are its own, but each of the model's is one of them, and they only grow."""
-        known = self._tokens[which]
+        known = self.tokens[which]
         place = (m["number"], m["token"])
         if place not in known:
             earlier = [each for (number, _), each in known.items() if number == m["number"]]
@@ -436,69 +420,72 @@ class Looks:
             known[place] = token
         assert known[place] == token
 
-    def _expected(self, m: Fields) -> tuple[object, ...]:
+    def expected(self, m: Fields) -> tuple[object, ...]:
         waits = m["waiter"] if m["state"] in (State.READY, State.DELAYED, State.CLAIMED) else None
         expires = None if m["expires"] is None else m["sent"] + m["ttl"]
         return (
-            m["number"], self._of.model.judged(m), m["deliveries"], m["by"], m["to"], m["channel"], m["priority"], m["text"],
+            m["number"], self.model.judged(m), m["deliveries"], m["by"], m["to"], m["channel"], m["priority"], m["text"],
             m["answer_to"], waits, m["sent"], expires, m["error"],
         )  # fmt: skip
 
-    def _shown(self, message: Message, which: int) -> tuple[object, ...]:
-        answer_to = None if message.answer_to is None else self._of.numbers[which][message.answer_to]
+    def shown(self, message: Message, which: int) -> tuple[object, ...]:
+        answer_to = None if message.answer_to is None else self.numbers[which][message.answer_to]
         waits = None if message.exact_state is State.AWAITED else message.waiter
         error = None if message.error is None else message.error.partition(" (delivery")[0]
         return (
-            self._of.numbers[which][message.id], message.exact_state, message.delivery_count, message.claimed_by, message.to_agent,
+            self.numbers[which][message.id], message.exact_state, message.delivery_count, message.claimed_by, message.to_agent,
             message.channel, message.priority, message.payload["text"], answer_to, waits, message.timestamp_ms,
             message.expires_at_ms, error,
         )  # fmt: skip
 
     def ledgers_are_whole(self) -> None:
         """Of all messages that changed in this step, and of one more."""
-        numbers = {*self._of.model.changed, self._steps * 7 % max(1, self._of.model.count)} & {
-            *range(self._of.model.count)
-        }
-        for which, store in enumerate(self._of.stores):
+        numbers = {*self.model.changed, self.steps * 7 % max(1, self.model.count)} & {*range(self.model.count)}
+        for which, store in enumerate(self.stores):
             for number in numbers:
-                m, message = self._of.model.message(number), store.get(self._of.ids[which][number])
+                m, message = self.model.message(number), store.get(self.ids[which][number])
                 assert (message is None) is (m is None)
                 if message is not None and m is not None:
-                    assert self._shown(message, which) == self._expected(m)
+                    assert self.shown(message, which) == self.expected(m)
                     events = [entry.event for entry in message.ledger]
-                    assert events == self._of.ledger_of(which, m)
+                    assert events == self.ledger_of(which, m)
                     assert may_be_read_as(events, message.exact_state), (events, message.exact_state)
 
-    def lists_are_in_their_order(self) -> None:
-        agent = AGENTS[self._steps % 2]
-        ready = [m for m in self._of.model.messages if self._of.model.judged(m) is State.READY]
-        mine = sorted((m for m in ready if m["to"] == agent), key=lambda m: (-m["priority"], m["number"]))
-        newest = [m["number"] for m in self._of.model.messages[::-1]]
-        for which in range(len(self._of.stores)):
-            query = Query(visible_to=agent, states=frozenset({State.READY}), order="claim", limit=3)
-            assert self._found(which, query) == [m["number"] for m in mine[:3]]
-            assert self._found(which, Query(order="newest", limit=5)) == newest[:5]
+    def ledger_of(self, which: int, m: Fields) -> list[str]:
+        """The ledger that a store should have, by its place among the stores."""
+        events: list[str] = m["ledger"]
+        return events
 
-    def _found(self, which: int, query: Query) -> list[int]:
-        return [self._of.numbers[which][message.id] for message in self._of.stores[which].find(query).messages]
+    def lists_are_in_their_order(self) -> None:
+        agent = AGENTS[self.steps % 2]
+        ready = [m for m in self.model.messages if self.model.judged(m) is State.READY]
+        mine = sorted((m for m in ready if m["to"] == agent), key=lambda m: (-m["priority"], m["number"]))
+        newest = [m["number"] for m in self.model.messages[::-1]]
+        for which in range(len(self.stores)):
+            query = Query(visible_to=agent, states=frozenset({State.READY}), order="claim", limit=3)
+            assert self.found(which, query) == [m["number"] for m in mine[:3]]
+            assert self.found(which, Query(order="newest", limit=5)) == newest[:5]
+
+    def found(self, which: int, query: Query) -> list[int]:
+        return [self.numbers[which][message.id] for message in self.stores[which].find(query).messages]
 
     def figures_are_true(self) -> None:
-        seen = [(m, self._of.model.judged(m)) for m in self._of.model.messages]
+        seen = [(m, self.model.judged(m)) for m in self.model.messages]
         counts = Counter(PUBLIC_NAME[state] for _, state in seen)
         boxes = Counter((m["to"], m["channel"]) for m, state in seen if state is State.READY)
-        for store in self._of.stores:
+        for store in self.stores:
             stats = store.stats()
             assert {name: count for name, count in stats.states.items() if count} == counts
             assert {(box.to_agent, box.channel): box.depth for box in stats.mailboxes} == boxes
 
     def the_feed_tells_of_every_change(self) -> None:
-        kept = {m["number"] for m in self._of.model.messages}
-        changed, self._of.model.changed = self._of.model.changed & kept, set()
-        for which, store in enumerate(self._of.stores):
+        kept = {m["number"] for m in self.model.messages}
+        changed, self.model.changed = self.model.changed & kept, set()
+        for which, store in enumerate(self.stores):
             told = set()
-            while changes := store.events(self._seen[which], 3):
-                told |= {self._of.numbers[which][change.message.id] for change in changes}
-                self._seen[which] = changes[-1].number
+            while changes := store.events(self.seen[which], 3):
+                told |= {self.numbers[which][change.message.id] for change in changes}
+                self.seen[which] = changes[-1].number
             assert told == changed
 
 

@@ -161,7 +161,7 @@ class CutSteps:
         """Whether a step is seen to have happened. Raises Broken where only a part of it has."""
         if step.name == "cell_write":
             name, value = step.args[:2]
-            there, known = look.version(name), self._judge.cells.version(name)
+            there, known = look.version(name), self._judge.version(name)
             return there > known if value is not None else there == 0 and known > 0
         parts: list[bool] = []
         if step.name == "requeue":
@@ -173,7 +173,7 @@ class CutSteps:
         if step.name == "settle":
             parts.append(self._is_settled(step, look))
         if step.name == "put_with_cell":
-            parts.append(look.version(step.args[1]) > self._judge.cells.version(step.args[1]))
+            parts.append(look.version(step.args[1]) > self._judge.version(step.args[1]))
         if parts and any(parts) != all(parts):
             raise Broken(f"{step.process!r} died in its {step.name}, and a part of it was done")
         taken = step.want() is not None and bool(self._taken(step, look))

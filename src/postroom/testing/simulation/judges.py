@@ -16,6 +16,7 @@ from postroom.core.message import Draft, MessageWithLedger
 from postroom.core.states import FINISHED, State
 from postroom.pools import decision_store
 from postroom.stores.contract import (
+    ANY,
     BUCKETS,
     LIMITS,
     Claimed,
@@ -25,16 +26,15 @@ from postroom.stores.contract import (
     Ticket,
     Want,
     topic_channel,
+    topic_to,
 )
 
 from .broken import Broken
-from .cell_judge import CellJudge
 from .decision_judge import DecisionJudge
-from .hint_judge import HintJudge
 from .limit_judge import LimitJudge
 from .order_judge import OrderJudge
 from .plans import CHANNEL
-from .process import Around, Process
+from .process import Around, Hinted, Process
 from .seen import Seen
 from .session_judge import MEMBER, SESSION, SessionJudge
 from .task_judge import TaskJudge
@@ -49,6 +49,8 @@ _FINAL: Final = {
     "dead": State.DEAD,
 }
 
+_PRESENCE: Final = "agent/"
+
 
 class ScheduleJudge:
     """Sees every step of every process, in the order in which they were done."""
@@ -59,6 +61,8 @@ class ScheduleJudge:
         self.at_ms: int | None = None
         #: Whether all that a step stores is told in one; a room on servers tells of each message by itself.
         self.tells_whole_steps = True
+        #: Whether a message that is made ready rings at once, before the step is over.
+        self.rings_at_once = True
         #: Whether deaths are seen at once, and not by the silence of processes on other machines; one that lives but
         #: was silent, because it stood still or was cut off, may be taken for gone then.
         self.sees_deaths = True
@@ -68,9 +72,10 @@ class ScheduleJudge:
         #: Sender, receiver, channel and priority -> the messages of that line that nobody was given yet.
         self._lines: dict[tuple[object, ...], list[Seen]] = {}
         self._keys: dict[tuple[str, str], list[str]] = {}
+        self._versions: dict[str, int] = {}  # of cells
+        self._highest: dict[str, int] = {}  # the highest version that a cell had, also before it was deleted
+        self._presence: dict[tuple[Process, str], tuple[int, int]] = {}  # the last two looks at an agent
         self.subscribers: dict[str, set[str]] = {}  # of channels
-        self.cells = CellJudge(world)
-        self.hints = HintJudge(world, self)
         self.tasks = TaskJudge(world, self._is_gone)
         self.sessions = SessionJudge(world, self._has_open_mail)
         self.decisions = DecisionJudge(world, self._is_gone)
@@ -127,7 +132,7 @@ class ScheduleJudge:
             if state_of is not None:
                 self._judge_replaced(process, seen, state_of)
             if draft.answer_to is None and not draft.delay_s and not self.orders.is_behind(seen):
-                self.hints.judge_ready(draft)
+                self._judge_hints(draft)
             self.limits.stored(process, seen, now_ms)
 
     def _judge_replaced(self, process: Process, new: Seen, state_of: Callable[[str], State | None]) -> None:
@@ -155,6 +160,18 @@ class ScheduleJudge:
             wanted = len(self.subscribers.get(drafts[0].channel, ()))
             if len(ids) != wanted:
                 raise Broken(f"what was published for {wanted} subscribers was stored {len(ids)} times")
+
+    def _judge_hints(self, draft: Draft) -> None:
+        """A message was just made ready, and no hint has been taken away yet: all that wait for it have one.
+
+        Of those that wait at a channel, one has.
+        """
+        if not self.rings_at_once or self.at_ms is not None:  # a sender that died did not ring
+            return
+        topic = topic_channel(draft.channel) if draft.to_agent is None else topic_to(draft.to_agent)
+        hints = [waiter.has_hint() for waiter in self._world.processes.waiters() if topic in waiter.topics]
+        if hints and not (any(hints) if draft.to_agent is None else all(hints)):
+            raise Broken(f"there is a message for {draft.to_agent or draft.channel}, and its receiver got no hint")
 
     def held_by(self, process: Process) -> set[str]:
         """What a process holds, and could not have lost."""
@@ -281,9 +298,15 @@ class ScheduleJudge:
         if seen.called_at > told_at:
             raise Broken(f"{process!r} was told to stop serving, and took {seen.label} after that")
 
+    def presence_read(self, process: Process, name: str) -> None:
+        """A process looked at a cell; that of an agent says whether it runs."""
+        if name.startswith(_PRESENCE):
+            before = self._presence.get((process, name), (0, 0))
+            self._presence[process, name] = before[1], self._world.step
+
     def peer_is_gone(self, process: Process, peer: str, payload: dict[str, str]) -> None:
         """An asker is told that its peer is gone: what that answered before it was seen to be gone has come."""
-        looked_at = self.cells.looked_at(process, peer)
+        looked_at = self._presence.get((process, _PRESENCE + peer), (0, 0))[0]  # the last look was for the words alone
         questions = [id for id, seen in self.seen.items() if seen.draft.payload == payload]
         for answer in self.seen.values():
             if answer.draft.answer_to in questions and answer.put_at < looked_at and not answer.claims:
@@ -324,10 +347,23 @@ class ScheduleJudge:
             if seen in (line := self._lines.get(_line(seen), [])):
                 line.remove(seen)
             if seen.draft.order_key is None:
-                self.hints.judge_ready(seen.draft)
+                self._judge_hints(seen.draft)
 
-    def is_ready(self, seen: Seen) -> bool:
-        """Whether nobody was given it yet, and nothing kept it back."""
+    def waits_unseen(self, process: Process, waiter: Hinted) -> None:
+        """A process waits: what came before it listened, it must have looked for since."""
+        if process.claimed_at > waiter.armed_at or process.last_want is None:
+            return
+        channels = process.last_want.channels
+        for seen in self.seen.values():
+            if seen.claims or seen.final is not None or seen.put_at >= waiter.armed_at or not self._is_ready(seen):
+                continue
+            mine = seen.to_agent == process.last_want.agent
+            if (mine and channels is None) or (channels and seen.draft.channel in channels and seen.to_agent is None):
+                topic = topic_to(seen.to_agent) if seen.to_agent else topic_channel(seen.draft.channel)
+                if topic in waiter.topics and not waiter.has_hint():
+                    raise Broken(f"{process!r} waits, and has not looked for {seen.label}, which was there before")
+
+    def _is_ready(self, seen: Seen) -> bool:
         return any(seen in line for line in self._lines.values())
 
     def settled(self, process: Process, ticket: Ticket, outcome: str, puts: Sequence[Draft], settled: Settled) -> None:
@@ -359,7 +395,7 @@ class ScheduleJudge:
         else:
             seen.final = _FINAL[outcome]
         if state is State.READY:
-            self.hints.judge_ready(seen.draft)
+            self._judge_hints(seen.draft)
 
     def _judge_ticket(self, seen: Seen, ticket: Ticket, *, held: bool) -> None:
         counts = self.counts(ticket)
@@ -406,9 +442,18 @@ class ScheduleJudge:
         """A cell was written, or another version than the expected one was there."""
         if name.startswith(f"{BUCKETS}/"):
             return  # claims write those, and tell nobody; what they hold back, the judge of limits knows
-        self.cells.written(process, name, value, expect, version)
+        there = self._versions.get(name, 0)
+        if expect != ANY and (expect == there) != (version is not None):
+            raise Broken(f"{process!r} expected version {expect} of {name}, {there} was there: {version}")
         if version is None:
+            self._world.happened("a compare-and-set was lost")
             return
+        if value is not None and version <= there:
+            raise Broken(f"version {version} of {name} was written after version {there}")
+        if value is not None and version <= self._highest.get(name, 0):
+            raise Broken(f"version {version} of {name} is given a second time")
+        self._highest[name] = max(version, self._highest.get(name, 0))
+        self._versions[name] = 0 if value is None else version
         if name.startswith((task.PREFIX, CLAIMS)):
             self.tasks.cell_written(process, name, value, version)
         elif name.startswith((MEMBER, SESSION)):
@@ -420,7 +465,11 @@ class ScheduleJudge:
         elif name == LIMITS:
             self._world.tell(process, f"limits: {value}")
             self.limits.cell_written(value, self.now_ms())
-            self.hints.judge_waiting()
+            self._judge_waiting_are_hinted()
+
+    def version(self, cell: str) -> int:
+        """The version of a cell that was written last; 0 without."""
+        return self._versions.get(cell, 0)
 
     def _is_gone(self, process: str) -> bool:
         return self._world.processes.is_alive(process) is False or self._was_silent(
@@ -442,9 +491,16 @@ class ScheduleJudge:
         for seen, ran in ended:
             first = self.orders.freed_by(seen, now_ms) if seen.final is not None else None
             if first is not None:
-                self.hints.judge_ready(first.draft)
+                self._judge_hints(first.draft)
             if ran and self.limits.is_concurrent(seen.draft.channel):
-                self.hints.judge_waiting(seen.draft.channel)
+                self._judge_waiting_are_hinted(seen.draft.channel)
+
+    def _judge_waiting_are_hinted(self, channel: str | None = None) -> None:
+        """The limits were changed, or something ended in a channel that has some: receivers of what waits look again."""
+        now_ms = self.now_ms()
+        for seen in self.seen.values():
+            if seen.is_fresh(now_ms) and not self.orders.is_behind(seen) and channel in (None, seen.draft.channel):
+                self._judge_hints(seen.draft)
 
     def judge_empty(self, process: Process, want: Want, claimed: Claimed) -> None:
         """A claim gave nothing: there was nothing that it had to give."""
@@ -459,6 +515,23 @@ class ScheduleJudge:
             opens_s, due_s = self.limits.opens_s(seen, want.agent, now_ms), claimed.next_due_s
             if opens_s is not None and (due_s is None or due_s > opens_s):
                 raise Broken(f"{process!r} is told to wait {due_s} s, and {seen.label} may pass in {opens_s:g} s")
+
+    # Hints for one
+
+    def hinted_alone(self, topic: str, before: dict[Hinted, bool]) -> None:
+        """A message came to a channel: the waiters that have a hint by it have it for all others."""
+        for waiter in self._world.processes.waiters():
+            if topic in waiter.topics and not before.get(waiter, False) and waiter.is_rung():
+                waiter.alone_for.add(topic)
+
+    def left_with_a_hint(self, waiter: Hinted) -> None:
+        """A waiter has left without taking a hint that it alone had: somebody else that waits has it now."""
+        for topic in waiter.alone_for:
+            others = [
+                other for other in self._world.processes.waiters() if topic in other.topics and other is not waiter
+            ]
+            if others and not any(other.has_hint() for other in others):
+                raise Broken(f"a hint at {topic} is lost with the waiter that left, and others wait there")
 
     # Steps that were cut, and power cuts
 
@@ -492,7 +565,9 @@ class ScheduleJudge:
             seen.deliveries, seen.token = message.delivery_count, message.token
             seen.until_ms, seen.held, seen.spent = 0, message.exact_state is State.CLAIMED, True
             seen.final = message.exact_state if message.exact_state in FINISHED else None
-        self.cells.goes_on_from({name: version for name, (version, _) in cells.items()})
+        self._versions = {name: version for name, (version, _) in cells.items()}
+        self._highest = dict(self._versions)
+        self._presence.clear()
         values = {name: value for name, (_, value) in cells.items()}
         self.tasks.goes_on_from(cells, [seen.draft for seen in self.seen.values()])
         self.sessions.goes_on_from(values)

@@ -43,7 +43,7 @@ class SimulatedNatsRoom:
         world.scheduler.turns.append(self._network)
         #: Whether each process, with those that come after it in its place, is on a machine of its own.
         self._is_apart = world.plan.seed % _APART == 1
-        world.judge.hints.rings_at_once = world.judge.tells_whole_steps = False
+        world.judge.rings_at_once = world.judge.tells_whole_steps = False
         world.judge.sees_deaths = not self._is_apart
         world.judge.limits.learnt_ms = _LEARNT_MS
         world.judge.keeps_order = self._keeps_order

@@ -367,7 +367,7 @@ class WitnessedStore(SimulatedStore):
                 raise Broken(f"{self._process!r} was told of version {version} of {name}, which was not written")
             if version is None:
                 self._world.happened("a compare-and-set was lost")
-                if expect > 0 and self._judge.cells.version(name) == expect:
+                if expect > 0 and self._judge.version(name) == expect:
                     raise Broken(f"{self._process!r} expected version {expect} of {name}, which is there: refused")
         return version
 
@@ -378,6 +378,6 @@ class WitnessedStore(SimulatedStore):
                 raise Broken(f"{self._process!r} was told of a step on {name}, which was not written")
             if ids is None:
                 self._world.happened("a compare-and-set was lost")
-                if self._judge.cells.version(name) == expect:
+                if self._judge.version(name) == expect:
                     raise Broken(f"{self._process!r} expected version {expect} of {name}, which is there: refused")
         return ids

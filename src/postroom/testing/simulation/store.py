@@ -123,7 +123,7 @@ class SimulatedStore(contract.Store):
         self._judge.put(self._process, drafts, ids, self._state_of)
         self._judge.judge_freed()
         for topic, hints in before.items():
-            self._judge.hints.hinted_alone(topic, hints)
+            self._judge.hinted_alone(topic, hints)
         self._end()
         return ids
 
@@ -265,7 +265,7 @@ class SimulatedStore(contract.Store):
 
     def cell_read(self, name: str) -> Cell | None:
         self._begin("read cell", writes=False)
-        self._judge.cells.read(self._process, name)
+        self._judge.presence_read(self._process, name)
         return self._do("read cell", self._inner.cell_read, name)
 
     def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
@@ -284,7 +284,7 @@ class SimulatedStore(contract.Store):
             self._judge.put(self._process, drafts, ids)
         self._judge.cell_written(self._process, name, value, expect, version)
         for topic, hints in before.items() if ids is not None else ():
-            self._judge.hints.hinted_alone(topic, hints)
+            self._judge.hinted_alone(topic, hints)
         self._end()
         return ids
 
@@ -392,4 +392,4 @@ class SimulatedWaiter(contract.Waiter):
         if not dropped:
             self._inner.close()
         if self.alone_for and self._process.alive:
-            self._judge.hints.left_with_a_hint(self)
+            self._judge.left_with_a_hint(self)

@@ -83,7 +83,7 @@ class SimulatedWaits(Threads):
             self._poll.register(fd, select.POLLIN)
             waiter = hints.waiters_by_fd.get(fd)
             if waiter is not None and isinstance(me.process, Process):
-                world.judge.hints.waits_unseen(me.process, waiter)
+                world.judge.waits_unseen(me.process, waiter)
         try:
             world.point()
             if hints.were_lost:
