@@ -25,9 +25,8 @@ from .broken import Broken
 from .plans import Plan, draw
 from .process import Process
 from .runs import DEFAULT_STEPS, RARE, RARE_ON, STORES, ScheduleOutcome, run, simulate
-from .seams import Rooms
 from .shrinking import shrink
-from .world import World
+from .world import Rooms, World
 
 __all__ = [
     "DEFAULT_STEPS",

@@ -74,7 +74,7 @@ class FilesRoom:
     def open(self, process: str) -> Store:
         store = FilesStore(self._folder, self._world.config, self._world.clock)
         real = store._attendance  # which is closed with the store's other parts
-        store._attendance = SimulatedAttendance(real, process, self._world.processes.is_alive)
+        store._attendance = SimulatedAttendance(real, process, self._world.is_alive)
         store._tree.process = process
         self._stores.setdefault(process, []).append(store)
         return store

@@ -169,7 +169,7 @@ class ScheduleJudge:
         if not self.rings_at_once or self.at_ms is not None:  # a sender that died did not ring
             return
         topic = topic_channel(draft.channel) if draft.to_agent is None else topic_to(draft.to_agent)
-        hints = [waiter.has_hint() for waiter in self._world.processes.waiters() if topic in waiter.topics]
+        hints = [waiter.has_hint() for waiter in self._world.waiters() if topic in waiter.topics]
         if hints and not (any(hints) if draft.to_agent is None else all(hints)):
             raise Broken(f"there is a message for {draft.to_agent or draft.channel}, and its receiver got no hint")
 
@@ -472,9 +472,7 @@ class ScheduleJudge:
         return self._versions.get(cell, 0)
 
     def _is_gone(self, process: str) -> bool:
-        return self._world.processes.is_alive(process) is False or self._was_silent(
-            self._world.processes.named(process)
-        )
+        return self._world.is_alive(process) is False or self._was_silent(self._world.process(process))
 
     def _is_lost(self, process: Process) -> bool:
         return not process.alive or self._was_silent(process)
@@ -520,16 +518,14 @@ class ScheduleJudge:
 
     def hinted_alone(self, topic: str, before: dict[Hinted, bool]) -> None:
         """A message came to a channel: the waiters that have a hint by it have it for all others."""
-        for waiter in self._world.processes.waiters():
+        for waiter in self._world.waiters():
             if topic in waiter.topics and not before.get(waiter, False) and waiter.is_rung():
                 waiter.alone_for.add(topic)
 
     def left_with_a_hint(self, waiter: Hinted) -> None:
         """A waiter has left without taking a hint that it alone had: somebody else that waits has it now."""
         for topic in waiter.alone_for:
-            others = [
-                other for other in self._world.processes.waiters() if topic in other.topics and other is not waiter
-            ]
+            others = [other for other in self._world.waiters() if topic in other.topics and other is not waiter]
             if others and not any(other.has_hint() for other in others):
                 raise Broken(f"a hint at {topic} is lost with the waiter that left, and others wait there")
 

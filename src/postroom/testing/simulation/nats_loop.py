@@ -21,9 +21,8 @@ from postroom.stores.nats.link import Loop, LoopCall
 
 from .nats_client import ClientError, Network, SimulatedClient
 from .process import Process
-from .seams import ThreadlessTurn
 from .stage import NEVER_NS
-from .world import World
+from .world import ThreadlessTurn, World
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -166,7 +165,7 @@ class SimulatedBackground(Loop):
         assert isinstance(process, Process)
         if process not in self.loops:
             self.loops[process] = SimulatedLoop(self._world, process)
-            self._world.scheduler.turns.append(self.loops[process])
+            self._world.turns.append(self.loops[process])
         if self.opens_at_once:
             self.at_once = self.loops[process]
         return self.loops[process]
@@ -176,10 +175,10 @@ class SimulatedBackground(Loop):
 
     def wait_for(self, call: LoopCall, timeout_s: float) -> Any:
         if self.at_once is not None:
-            self._world.scheduler.take_turns(self.at_once, call.done)
+            self._world.take_turns(self.at_once, call.done)
         if call.done():
             self._world.point()
-        self._world.waits.until(call.done, None if timeout_s < 0 else timeout_s)
+        self._world.wait_until(call.done, None if timeout_s < 0 else timeout_s)
         return call.wait(0)
 
     def client(self, access: object, troubled: Troubled) -> tuple[Any, type[Exception]]:
@@ -206,7 +205,7 @@ class StageLock:
         me = threading.get_ident()
         if self._owner != me:
             if self._owner is not None:
-                self._world.waits.until(lambda: self._owner is None, None)
+                self._world.wait_until(lambda: self._owner is None, None)
             self._owner = me
         self._depth += 1
         return True
@@ -215,7 +214,7 @@ class StageLock:
         self._depth -= 1
         if not self._depth:
             self._owner = None
-            self._world.scheduler.point_if(self._loop.has_work)
+            self._world.point_if(self._loop.has_work)
 
 
 class StageQueue:
@@ -229,7 +228,7 @@ class StageQueue:
         self._items.append(item)
 
     def get(self, timeout: float) -> None:
-        self._world.waits.until(lambda: bool(self._items), timeout)
+        self._world.wait_until(lambda: bool(self._items), timeout)
         if not self._items:
             raise Empty
         self._items.popleft()

@@ -14,9 +14,8 @@ from .nats_calls import CALL, WitnessedCall
 from .nats_client import INBOX, Network, SimulatedClient
 from .nats_server import Packet
 from .process import Process
-from .seams import ThreadlessTurn
 from .stage import NEVER_NS
-from .world import World
+from .world import ThreadlessTurn, World
 
 #: What the next write of a process suffers.
 _OF_THE_NEXT: Final = (plans.LOSE_REQUEST, plans.LOSE_REPLY, plans.LATE_REQUEST, plans.REPEAT_REQUEST, plans.SEVER)
@@ -206,7 +205,7 @@ class FaultyNetwork(Network, ThreadlessTurn):
                 self._pass_on(client, call)
             return
         kind, until_ns, span_ns = self._pushes
-        if self._world.hints.go_astray():
+        if self._world.hints_go_astray():
             kind, until_ns, span_ns = plans.LOSE_PUSHES, NEVER_NS, 0
         if self._now_ns() >= until_ns:
             self._pass_on(client, call)

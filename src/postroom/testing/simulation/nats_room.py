@@ -40,7 +40,7 @@ class SimulatedNatsRoom:
         self._network.clients = self._background.clients
         self._stores: list[NatsStore] = []
         self._nonces = count(1)
-        world.scheduler.turns.append(self._network)
+        world.turns.append(self._network)
         #: Whether each process, with those that come after it in its place, is on a machine of its own.
         self._is_apart = world.plan.seed % _APART == 1
         world.judge.rings_at_once = world.judge.tells_whole_steps = False
@@ -57,7 +57,7 @@ class SimulatedNatsRoom:
         finally:
             self._background.at_once = None
         self._stores.append(store)
-        self._play(store, self._world.processes.named(process))
+        self._play(store, self._world.process(process))
         return store
 
     def _play(self, store: Any, process: Process) -> None:
@@ -66,18 +66,15 @@ class SimulatedNatsRoom:
         loop = self._background.loops[process]
         room._nonce = f"{next(self._nonces):06x}"
         room.lives.process = process.name
-        room.lives.seen_here = partial(self._seen_from, process) if self._is_apart else world.processes.is_alive
+        room.lives.seen_here = partial(self._seen_from, process) if self._is_apart else world.is_alive
         for holder, name in _LOCKS:
             setattr(holder(room), name, StageLock(world, loop))
         store._ended = StageQueue(world)
 
     def _seen_from(self, process: Process, name: str) -> bool | None:
         """Whether another lives, as far as it can be seen on the machine of a process."""
-        is_here = (
-            self._world.processes.is_alive(name) is not None
-            and self._world.processes.named(name).place == process.place
-        )
-        return self._world.processes.is_alive(name) if is_here else None
+        is_here = self._world.is_alive(name) is not None and self._world.process(name).place == process.place
+        return self._world.is_alive(name) if is_here else None
 
     def _keeps_order(self, seen: Seen) -> bool:
         """With one receiver, which was told of everything."""

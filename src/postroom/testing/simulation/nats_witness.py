@@ -51,7 +51,7 @@ class Witness:
         network.server.on_commit = self._see
 
     def _see(self, changes: Sequence[Change]) -> None:
-        if self._world.trace.failure is not None:
+        if self._world.failure is not None:
             return
         try:
             self._judge_changes(changes)
@@ -231,8 +231,8 @@ class _Waiter(SimulatedWaiter):
             return
         self._closed = True
         self._process.waiters.pop(self, None)
-        if self._world.hints.waiters_by_fd.get(self._number) is self:
-            del self._world.hints.waiters_by_fd[self._number]
+        if self._world.waiters_by_fd.get(self._number) is self:
+            del self._world.waiters_by_fd[self._number]
         inner = self._inner
         assert isinstance(inner, PipeWaiter)
         inner.let_go()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
 
+from postroom.core.clock import Clock
 from postroom.stores.contract import Store, Want
 
 from .plans import PlannedProcess
 
-if TYPE_CHECKING:
-    from .disk_steps import DiskSteps
-    from .faults import ScheduleFaults
-    from .hints import HintFaults
-    from .processes import SimulatedProcesses
-    from .simulated_clock import SimulatedClock
-    from .waits import SimulatedWaits
+T = TypeVar("T")
 
 
 class Hinted(Protocol):
@@ -88,51 +84,64 @@ class Around(Protocol):
     """The world, as the store of a process and the judge see it."""
 
     @property
-    def clock(self) -> SimulatedClock:
+    def clock(self) -> Clock:
         """The only clock that there is."""
 
-    @property
-    def step(self) -> int:
-        """How many steps were taken."""
-
-    @property
-    def stood_ns(self) -> int:
-        """For how long nobody ran, because a fault let time pass."""
-
-    @property
-    def processes(self) -> SimulatedProcesses:
-        """All processes."""
-
-    @property
-    def faults(self) -> ScheduleFaults:
-        """What goes wrong."""
-
-    @property
-    def hints(self) -> HintFaults:
-        """What becomes of hints."""
-
-    @property
-    def waits(self) -> SimulatedWaits:
-        """What threads wait for."""
-
-    @property
-    def disk_steps(self) -> DiskSteps:
-        """Steps that can be cut in the middle."""
+    waiters_by_fd: dict[int, Hinted]
+    step: int
+    stood_ns: int
 
     @property
     def point(self) -> Callable[[], None]:
         """Call it where others may go on."""
 
-    @property
-    def tell(self) -> Callable[[Process | None, str], None]:
+    def tell(self, process: Process | None, what: str) -> None:
         """Write a line of the trace."""
 
-    @property
-    def happened(self) -> Callable[[str], None]:
+    def happened(self, what: str) -> None:
         """A rare state was reached."""
 
     def room_ms(self) -> int:
         """Room time."""
 
+    def highest_wall_ms(self) -> int:
+        """The latest wall time that anybody has read."""
+
+    def process(self, name: str) -> Process:
+        """The process of that name."""
+
+    def is_alive(self, name: str) -> bool | None:
+        """Whether the process of that name lives; None when it is none of this world."""
+
+    def kill(self, process: Process) -> None:
+        """End a process here and now."""
+
+    def break_write(self, process: Process) -> AbstractContextManager[None]:
+        """While this is open, a write fails in its middle, if a fault asks for that."""
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether a step can be cut in the middle."""
+
+    def settle_cuts(self) -> None:
+        """Somebody is about to look at the room: find out which steps that were cut have happened."""
+
+    def step_on_disk(
+        self, process: Process, name: str, method: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> T:
+        """Do a step, which may be cut, or fail with the disk."""
+
     def closed(self, process: Process, inner: Store) -> None:
         """A process has closed its store."""
+
+    def readable(self, fds: Sequence[int]) -> list[int]:
+        """Those of these descriptors that can be read."""
+
+    def waiters(self) -> Iterator[Hinted]:
+        """The waiters of all processes that live."""
+
+    def hints_go_astray(self) -> bool:
+        """Whether hints are lost or held back just now."""
+
+    def take_hints(self, ringer: Process) -> None:
+        """Lose the hints that a step of this process gave, or hold them back."""

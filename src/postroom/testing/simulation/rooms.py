@@ -34,7 +34,7 @@ class MemoryRoom:
         self._world = world
         self._name = f"simulated-{next(_numbers)}"
         self._stores = [self._make()]
-        self._stores[0].enter().process_alive = world.processes.is_alive
+        self._stores[0].enter().process_alive = world.is_alive
 
     def _make(self) -> MemoryStore:
         return MemoryStore(self._world.config, self._world.clock, self._name)

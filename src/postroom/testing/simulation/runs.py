@@ -28,9 +28,8 @@ from .programs.decisions import consider
 from .programs.limits import resume
 from .programs.program import Program
 from .rooms import MemoryRoom
-from .seams import Rooms
 from .sqlite_room import SqliteRoom
-from .world import World
+from .world import Rooms, World
 
 #: The kinds of rooms that can be simulated.
 STORES: Final[dict[str, Callable[[World], Rooms]]] = {
@@ -168,17 +167,17 @@ def run(plan: Plan, *, store: str = "memory", traced: bool = False) -> ScheduleO
     with _quiet() as complaints:
         world = World(plan, STORES[store], traced=traced)
         complaints.fail = world.fail
-        before = play_threads(world.waits)
+        before = play_threads(world)
         LISTENER.on_file = _watch_nothing  # type: ignore[method-assign, assignment]  # for this schedule
         try:
             world.run(lambda process: run_program(world, process))
-            if world.trace.failure is None:
+            if world.failure is None:
                 _judge_the_end(world)
         finally:
             del LISTENER.on_file
             play_threads(before)
             world.close()
-    return ScheduleOutcome(plan, world.trace.failure, world.trace.reached, world.step, world.trace.lines or [])
+    return ScheduleOutcome(plan, world.failure, world.reached, world.step, world.trace or [])
 
 
 def _watch_nothing(*_: object) -> Callable[[], None]:
@@ -192,7 +191,7 @@ def _judge_the_end(world: World) -> None:
 
     def look() -> None:
         store = world.new_store(last)
-        world.disk_steps.settle_cuts()
+        world.settle_cuts()
         if world.judge.limits:
             _resume_all(world, last)
         _receive_all(world, store)

@@ -63,7 +63,7 @@ class SqliteRoom:
             self._world.happened("a log that nobody had closed was recovered")
         store = SqliteStore(self._folder, self._world.config, self._world.clock, vfs=self._vfs.name)
         file = store._file
-        file.attendance = SimulatedAttendance(file.attendance, process, self._world.processes.is_alive)
+        file.attendance = SimulatedAttendance(file.attendance, process, self._world.is_alive)
         self._stores.setdefault(process, []).append(store)
         self._offset_ns = file.offset_ns
         return store

@@ -49,14 +49,14 @@ class SimulatedStore(contract.Store):
         self._open = True
         self.clock = world.clock
         self._point = world.point
-        self._has_disk = world.disk_steps.exist
+        self._has_disk = world.has_disk
 
     @property
     def process(self) -> str:
         return self._process.name
 
     def process_alive(self, process: str) -> bool | None:
-        return self._world.processes.is_alive(process)
+        return self._world.is_alive(process)
 
     def room_ms(self) -> int:
         return self._inner.room_ms()
@@ -73,7 +73,7 @@ class SimulatedStore(contract.Store):
         self._point()
         process.called_at = called_at  # after the point: other threads of the process may have called meanwhile
         if self._has_disk:
-            world.disk_steps.settle_cuts()
+            world.settle_cuts()
         if writes and process.fails:
             process.fails -= 1
             process.failed += 1
@@ -83,20 +83,20 @@ class SimulatedStore(contract.Store):
 
     def _end(self, *, rings: bool = True) -> None:
         world, process = self._world, self._process
-        if rings and world.hints.go_astray():
-            world.hints.take(process)
+        if rings and world.hints_go_astray():
+            world.take_hints(process)
         if process.dies_after is not None:
             process.dies_after -= 1
             process.dies_in_step = process.dies_in_step or process.dies_after < 0
         if process.dies_in_step:
             world.happened("died after a write, before it heard of it")
-            world.processes.kill(process)
+            world.kill(process)
             raise Killed
 
     def _do(self, name: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The step itself."""
         if self._has_disk:
-            return self._world.disk_steps.step(self._process, name, method, args, kwargs)
+            return self._world.step_on_disk(self._process, name, method, args, kwargs)
         return method(*args, **kwargs)
 
     def _read(self, name: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -115,7 +115,7 @@ class SimulatedStore(contract.Store):
         self._begin("put", writes=True)
         before = self._hints_at(drafts)
         try:
-            with self._world.faults.break_write(self._process):
+            with self._world.break_write(self._process):
                 ids = self._do("put", self._inner.put, drafts)
         except MailboxFull:
             self._judge.limits.refused(self._process, drafts, self._judge.now_ms())
@@ -140,13 +140,13 @@ class SimulatedStore(contract.Store):
     def _hints_at(self, drafts: Sequence[Draft]) -> dict[str, dict[Hinted, bool]]:
         """Which waiters have a hint already, at the channels that these drafts are about to come to."""
         topics = {topic_channel(draft.channel) for draft in drafts if draft.to_agent is None and not draft.publish}
-        waiters = list(self._world.processes.waiters()) if topics else ()
+        waiters = list(self._world.waiters()) if topics else ()
         return {topic: {w: w.is_rung() for w in waiters if topic in w.topics} for topic in topics}
 
     def claim(self, want: Want) -> Claimed:
         self._begin("claim", writes=True)
         self._process.claimed_at, self._process.last_want = self._world.step, want
-        with self._world.faults.break_write(self._process):
+        with self._world.break_write(self._process):
             claimed = self._do("claim", self._inner.claim, want)
         self._judge.claimed(self._process, want, claimed.deliveries)
         self._judge.judge_empty(self._process, want, claimed)
@@ -173,7 +173,7 @@ class SimulatedStore(contract.Store):
     ) -> Settled:
         self._begin("settle", writes=True)
         terms: dict[str, Any] = {"detail": detail, "delay_s": delay_s, "puts": puts, "claim_next": claim_next}
-        with self._world.faults.break_write(self._process):
+        with self._world.break_write(self._process):
             settled = self._do("settle", self._inner.settle, ticket, outcome, **terms)
         self._judge.settled(self._process, ticket, outcome, puts, settled)
         if claim_next is not None and settled.claimed is not None:
@@ -278,7 +278,7 @@ class SimulatedStore(contract.Store):
     def put_with_cell(self, drafts: Sequence[Draft], name: str, value: Any, expect: int) -> list[str] | None:
         self._begin("put with cell", writes=True)
         before = self._hints_at(drafts)
-        with self._world.faults.break_write(self._process):
+        with self._world.break_write(self._process):
             ids, version = self._do("put_with_cell", self._put_with_cell, drafts, name, value, expect)
         if ids is not None:
             self._judge.put(self._process, drafts, ids)
@@ -357,17 +357,17 @@ class SimulatedWaiter(contract.Waiter):
 
     def fileno(self) -> int:
         self._number = number = self._inner.fileno()
-        self._world.hints.waiters_by_fd[number] = self
+        self._world.waiters_by_fd[number] = self
         return number
 
     def has_hint(self) -> bool:
         """Whether a hint lies there."""
-        return self._closed or bool(self._world.waits.readable((self._inner.fileno(),)))
+        return self._closed or bool(self._world.readable((self._inner.fileno(),)))
 
     def is_rung(self) -> bool:
         """Whether it was rung. A watch over a room's folders, which wakes everybody that looks there, is no bell."""
         bell = getattr(self._inner, "_bell", self._inner)
-        return self._closed or bool(self._world.waits.readable((bell.fileno(),)))
+        return self._closed or bool(self._world.readable((bell.fileno(),)))
 
     def take_hint(self) -> bool:
         """Take away the hint that lies there; whether one did."""
@@ -380,15 +380,13 @@ class SimulatedWaiter(contract.Waiter):
     def close(self) -> None:
         if self._closed:
             return
-        dropped = not self._process.alive and self._world.disk_steps.exist  # then it went with its process
+        dropped = not self._process.alive and self._world.has_disk  # then it went with its process
         if not (self._process.alive or dropped):
             self._inner.wait(0)  # a dead process passes nothing on
         self._closed, self.late_ns = True, None
         self._process.waiters.pop(self, None)
-        if (
-            self._world.hints.waiters_by_fd.get(self._number) is self
-        ):  # the number may be given to another file from here on
-            del self._world.hints.waiters_by_fd[self._number]
+        if self._world.waiters_by_fd.get(self._number) is self:  # the number may be given to another file from here on
+            del self._world.waiters_by_fd[self._number]
         if not dropped:
             self._inner.close()
         if self.alone_for and self._process.alive:

@@ -185,11 +185,7 @@ class TaskJudge:
         for name in sorted(noted):
             value = self._values[name]
             process = value.get("process")
-            if (
-                value["state"] == task.CLAIMED
-                and process is not None
-                and self._world.processes.is_alive(process) is False
-            ):
+            if value["state"] == task.CLAIMED and process is not None and self._world.is_alive(process) is False:
                 raise Broken(f"task {name} is still held by {value['owner']}, whose process is dead")
 
     def leads_were_told(self) -> None:

@@ -118,7 +118,7 @@ class TickJudge:
 
     def _latest_ms(self, value: Value) -> int:
         """The latest moment that the writer can have read: the wall clock may have been set back since."""
-        return self._now_ms(value) if value["cron"] is None else self._world.clock.highest_wall_ms
+        return self._now_ms(value) if value["cron"] is None else self._world.highest_wall_ms()
 
     def goes_on_from(self, cells: dict[str, Any], drafts: Iterable[Draft]) -> None:
         """A power cut has ended all processes, and these cells and messages are left: both of a step, or neither."""

@@ -155,7 +155,7 @@ class SimulatedWorkerProcess:
                 current = None if pause_s is None else current
                 due_ns += round((pause_s or 0) * _SECOND_NS)
                 continue
-            for fd in self._world.waits.wait([self._control.fileno(), self._side.fileno()], left_s):
+            for fd in self._world.wait([self._control.fileno(), self._side.fileno()], left_s):
                 if fd == self._side.fileno():
                     if not self._hear(aside):
                         return
@@ -196,7 +196,7 @@ class SimulatedWorkerProcess:
     def _evaluate(self, frame: Evaluate) -> Iterator[float]:
         """Work on a request: yields how long to wait before it goes on."""
         self._server.begun[frame.request] += 1
-        random, is_calm = self._world.clock.random, self._world.scheduler.is_calm()
+        random, is_calm = self._world.clock.random, self._world.is_calm()
         way = "answer" if is_calm else _WAYS[int(random() * len(_WAYS))]
         yield _PACES_S[int(random() * len(_PACES_S))]
         self._world.happened(f"a worker: {way}")
@@ -238,7 +238,7 @@ class SimulatedSelector(selectors.PollSelector):
         ready = super().select(0)
         if not ready and timeout != 0:
             fds = [key.fd for key in self.get_map().values() if key.events & selectors.EVENT_READ]
-            self._world.waits.wait(fds, timeout)
+            self._world.wait(fds, timeout)
             ready = super().select(0)
         return ready
 

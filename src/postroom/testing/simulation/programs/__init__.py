@@ -56,6 +56,6 @@ def run_program(world: World, process: Process) -> None:
 
 def _ops(world: World, process: Process) -> Iterator[Op]:
     ops = process.part.ops
-    while ops and (process.next_op == 0 or not world.scheduler.is_calm()):
+    while ops and (process.next_op == 0 or not world.is_calm()):
         process.next_op += 1
         yield ops[(process.next_op - 1) % len(ops)]

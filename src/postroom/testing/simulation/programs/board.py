@@ -61,7 +61,7 @@ def _task_late(program: Program, late_s: float, end: str, dies_after: int | None
     if task is None:
         return
     program.clock.sleep(LEASE_S + late_s)
-    program.process.dies_after = None if program.world.scheduler.is_calm() else dies_after
+    program.process.dies_after = None if program.world.is_calm() else dies_after
     counted = task.blocked("simulated") if end == "blocked" else task.done({"by": program.process.label})
     program.process.dies_after = None
     program.world.happened("a late word on a task counted" if counted else "a late word on a task was refused")
@@ -71,7 +71,7 @@ def _end_task(program: Program, task: HeldTask, end: str, before: tuple[int, int
     if end.startswith("hold"):
         program.clock.sleep(LONG_S if end == "hold long" else _HELD_S + 2.0)
     if end == "die":
-        program.world.faults.die(program.process)
+        program.world.die(program.process)
     if end in ("drop", "die"):
         return
     if end == "release":

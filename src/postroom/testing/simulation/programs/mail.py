@@ -124,7 +124,7 @@ def _extend_and_stand_still(program: Program, message: Received) -> None:
     """Keep a message for longer than any heartbeat would, before the process is stopped for a while."""
     message.extend(300.0)
     program.clock.sleep(12.0)  # heartbeats go on, and must not make it less
-    program.world.faults.freeze(program.process, 100.0)
+    program.world.freeze(program.process, 100.0)
     program.world.point()
     message.ack()
 
@@ -155,7 +155,7 @@ def _settle(program: Program, message: Received, end: str) -> None:
 def _reply(program: Program, message: Received, end: str) -> None:
     if end == "reply and die":  # after a second, when its asker looks whether it still runs
         program.clock.sleep(1.0)
-        program.process.dies_after = None if program.world.scheduler.is_calm() else 0
+        program.process.dies_after = None if program.world.is_calm() else 0
     message.reply({"re": message.payload.get("n")})
     program.process.dies_after = None
     if end == "reply and go":
@@ -164,7 +164,7 @@ def _reply(program: Program, message: Received, end: str) -> None:
 
 def _ack(program: Program, message: Received, *, in_a_busy_room: bool) -> None:
     """Ack; where the room was busy, again after a while, in which the message stays this process's."""
-    program.process.fails += in_a_busy_room and not program.world.scheduler.is_calm()
+    program.process.fails += in_a_busy_room and not program.world.is_calm()
     stood_ns = program.stood_ns()
     try:
         message.ack()
@@ -193,7 +193,7 @@ def _listen(program: Program, prefetch: int, most: int, hold_s: float) -> None:
         for message in islice(messages, most):
             judge.handed_out(program.process, message.ticket)
             if hold_s > LEASE_S:  # the loop's process is stopped, and others may take what it has not come to
-                program.world.faults.freeze(program.process, hold_s)
+                program.world.freeze(program.process, hold_s)
                 program.world.point()
             elif hold_s:
                 program.clock.sleep(hold_s)

@@ -54,7 +54,7 @@ class Program:
     def agent(self) -> Agent:
         """The agent that this process is, in the room."""
         agent = self.room.agent(self.process.part.agent)
-        self.world.agents.opened(self.process)
+        self.world.agent_is_open(self.process)
         return agent
 
     @property
@@ -70,7 +70,7 @@ class Program:
         room, self._room = self._room, None
         if room is None:
             return
-        self.world.agents.left(self.process)
+        self.world.agent_is_left(self.process)
         for each in self.kept.values():
             each.close()
         self.kept.clear()

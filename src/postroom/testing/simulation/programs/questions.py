@@ -19,7 +19,7 @@ _SEEN_NS: Final = 5 * SECOND_NS
 def _ask(program: Program, to: str, timeout_s: float) -> None:
     agent, payload, world = program.agent(), program.payload(), program.world
     since_ns, (stood_ns, failed) = program.clock.now_ns, program.troubles()
-    was_open = world.agents.left_ns(to) is None
+    was_open = world.left_ns(to) is None
     try:
         answer = agent.ask(to, payload, timeout_s)
     except AskFailed as error:
@@ -43,8 +43,8 @@ def _judge_silence(program: Program, peer: str, since_ns: int) -> None:
     """An asker ran out of time: its peer must not have been gone for long, having run while it waited."""
     if not program.judge.sees_deaths:
         return
-    left_ns = program.world.agents.left_ns(peer)
-    if left_ns is None or program.world.agents.open_since_ns(peer) > since_ns:  # it came and went between two looks
+    left_ns = program.world.left_ns(peer)
+    if left_ns is None or program.world.open_since_ns(peer) > since_ns:  # it came and went between two looks
         return
     if left_ns - since_ns > _SEEN_NS and program.clock.now_ns - left_ns > _SEEN_NS:
         gone_s = (program.clock.now_ns - left_ns) / SECOND_NS

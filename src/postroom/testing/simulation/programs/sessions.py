@@ -68,7 +68,7 @@ def _send_after_trouble(program: Program, session: Session) -> None:
 
     def make_busy() -> None:
         program.clock.sleep(1.95)
-        program.process.fails += not program.world.scheduler.is_calm()
+        program.process.fails += not program.world.is_calm()
 
     thread = threading.Thread(target=make_busy, name="make the room busy")
     start_thread(thread)
