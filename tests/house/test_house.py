@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tests.conftest import LONG_ON_NATS, SHORT_ON_NATS
@@ -25,6 +28,8 @@ PYTHON_FILES = sorted(
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 60
 MAX_P95_FUNCTION_LINES = 40
+MAX_METHODS = 45
+MAX_CLASS_CODE_LINES = 450
 
 #: The names that programs lean on. Adding is free; taking away or renaming breaks somebody.
 PUBLIC_NAMES = """
@@ -77,6 +82,64 @@ def test_functions_fit_on_a_screen() -> None:
 
     assert long == {}
     assert ordered[int(len(ordered) * 0.95)] < MAX_P95_FUNCTION_LINES
+
+
+class ClassSize(NamedTuple):
+    """How many methods the body of a class has itself, and how many lines of code; docstrings and comments are none."""
+
+    methods: int
+    code_lines: int
+
+
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def code_lines_of(text: str, tree: ast.Module) -> set[int]:
+    """The numbers of the lines of a file that are neither blank nor comment nor docstring."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {n for each in tokens if each.type not in _NO_CODE for n in range(each.start[0], each.end[0] + 1)}
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return lines
+
+
+def large_classes(text: str) -> dict[str, ClassSize]:
+    """The classes of a file that have too many methods or too many lines of code."""
+    tree = ast.parse(text)
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            lines = {*range(node.lineno, (node.end_lineno or 0) + 1)}
+            methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+            if methods > MAX_METHODS or len(lines) > MAX_CLASS_CODE_LINES:  # few files need be read by tokens
+                size = ClassSize(methods, len(lines & code_lines_of(text, tree)))
+                if size.methods > MAX_METHODS or size.code_lines > MAX_CLASS_CODE_LINES:
+                    found[node.name] = size
+    return found
+
+
+#: Classes that are larger, and not cut yet: their parts would have to know each other. They must not grow.
+LARGER = {"World": ClassSize(67, 485), "ScheduleJudge": ClassSize(51, 452)}
+
+
+def test_a_class_has_at_most_45_methods_and_450_lines_of_code() -> None:
+    large = {name: size for path in MODULES for name, size in large_classes(path.read_text(encoding="utf-8")).items()}
+
+    assert {name: size for name, size in large.items() if size > LARGER.get(name, ClassSize(0, 0))} == {}
+
+
+def test_the_rule_about_classes_counts_their_own_methods_and_lines_of_code_alone() -> None:
+    method = '    def m{}(self):\n        """Says\n        it."""\n\n        # why\n{}'
+    text = 'class A:\n    """Words."""\n\n    class B:\n        def inner(self):\n            pass\n'
+    few, many = (
+        text + "".join(method.format(n, '        return """a\nb"""\n' * times) for n in range(45)) for times in (4, 5)
+    )
+
+    assert large_classes(few) == {}
+    assert large_classes(many) == {"A": ClassSize(45, 1 + 3 + 45 * (1 + 5 * 2))}
+    assert large_classes(few + method.format(45, "")) == {"A": ClassSize(46, 1 + 3 + 45 * (1 + 4 * 2) + 1)}
 
 
 #: Class names that stand for two things, each meant: the twins of `postroom.aio`, and words that two parts both need.

@@ -442,18 +442,9 @@ class ScheduleJudge:
         """A cell was written, or another version than the expected one was there."""
         if name.startswith(f"{BUCKETS}/"):
             return  # claims write those, and tell nobody; what they hold back, the judge of limits knows
-        there = self._versions.get(name, 0)
-        if expect != ANY and (expect == there) != (version is not None):
-            raise Broken(f"{process!r} expected version {expect} of {name}, {there} was there: {version}")
+        self._judge_version(process, name, value, expect, version)
         if version is None:
-            self._world.happened("a compare-and-set was lost")
             return
-        if value is not None and version <= there:
-            raise Broken(f"version {version} of {name} was written after version {there}")
-        if value is not None and version <= self._highest.get(name, 0):
-            raise Broken(f"version {version} of {name} is given a second time")
-        self._highest[name] = max(version, self._highest.get(name, 0))
-        self._versions[name] = 0 if value is None else version
         if name.startswith((task.PREFIX, CLAIMS)):
             self.tasks.cell_written(process, name, value, version)
         elif name.startswith((MEMBER, SESSION)):
@@ -466,6 +457,21 @@ class ScheduleJudge:
             self._world.tell(process, f"limits: {value}")
             self.limits.cell_written(value, self.now_ms())
             self._judge_waiting_are_hinted()
+
+    def _judge_version(self, process: Process, name: str, value: object, expect: int, version: int | None) -> None:
+        """A cell's versions only grow, and a write that expects another one is lost."""
+        there = self._versions.get(name, 0)
+        if expect != ANY and (expect == there) != (version is not None):
+            raise Broken(f"{process!r} expected version {expect} of {name}, {there} was there: {version}")
+        if version is None:
+            self._world.happened("a compare-and-set was lost")
+            return
+        if value is not None and version <= there:
+            raise Broken(f"version {version} of {name} was written after version {there}")
+        if value is not None and version <= self._highest.get(name, 0):
+            raise Broken(f"version {version} of {name} is given a second time")
+        self._highest[name] = max(version, self._highest.get(name, 0))
+        self._versions[name] = 0 if value is None else version
 
     def version(self, cell: str) -> int:
         """The version of a cell that was written last; 0 without."""
