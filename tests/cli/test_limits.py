@@ -75,7 +75,7 @@ def test_a_limit_holds_for_receivers_of_other_commands(cli: Cli) -> None:
         (["limit", "jobs", "--remove", "--waiting", "4"], "--remove takes all limits away"),
         (["limit", "jobs", "--concurrent", "0"], "'0' is not a whole number above zero"),
         (["limit", "jobs", "--per-s", "many"], "'many' is not a number; write how many a second"),
-        (["limit", "jobs", "--per-s", "-1"], "per_s: must be a number of more than 0"),
+        (["limit", "jobs", "--per-s", "-1"], "per_s: must be a number from 1e-07"),
         (["limit", "jobs", "--burst", "4"], "burst: goes with a rate"),
         (["limit", "jobs", "--by", "receiver", "--concurrent", "1"], "invalid choice: 'receiver'"),
         (["limit", "jobs", "--by", "sender", "--waiting", "1"], "by: goes with concurrent or per_s"),

@@ -18,6 +18,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 
@@ -52,6 +53,11 @@ def count(name: str, default: int) -> int:
 def seed() -> int:
     """The seed of everything random in the fault tests."""
     return count("SEED", 0)
+
+
+def url_of(store: str, folder: Path) -> str:
+    """The address of a room of this test's own, on that store."""
+    return f"nats://{shared_server().address}/{room_name()}" if store == "nats" else f"{store}:{folder}"
 
 
 def environment() -> dict[str, str]:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.core.states import State
@@ -26,7 +25,7 @@ from postroom.stores.contract import Query
 from postroom.stores.nats.entries import is_there, unpack
 
 from .programs.limits import AGENTS, CHANNEL
-from .support import Nursery, count, in_parts, journal, seed
+from .support import Nursery, count, in_parts, journal, seed, url_of
 
 WORKERS = 8
 AT_ONCE = 4
@@ -38,10 +37,6 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     nursery = Nursery(tmp_path / "log", "limits")
     yield nursery
     nursery.close()
-
-
-def url_of(store: str, folder: Path) -> str:
-    return f"nats://{shared_server().address}/{room_name()}" if store == "nats" else f"{store}:{folder}"
 
 
 def most_at_once(lines: list[journal.Line], killed: dict[int, int]) -> int:

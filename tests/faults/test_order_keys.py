@@ -18,13 +18,12 @@ from pathlib import Path
 
 import pytest
 from tests.faults.programs.nursery import steady_ns
-from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.core.states import State
 from postroom.stores.contract import Query
 
-from .support import Nursery, count, in_parts, journal, seed
+from .support import Nursery, count, in_parts, journal, seed, url_of
 
 RECEIVERS = 8
 STORES = ("sqlite", "files", "nats")
@@ -35,10 +34,6 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     nursery = Nursery(tmp_path / "log", "keys")
     yield nursery
     nursery.close()
-
-
-def url_of(store: str, folder: Path) -> str:
-    return f"nats://{shared_server().address}/{room_name()}" if store == "nats" else f"{store}:{folder}"
 
 
 def wrong_in(lines: list[journal.Line], keys: int, killed: dict[int, int]) -> list[str]:

@@ -130,9 +130,10 @@ def test_what_runs_is_told(room: Room) -> None:
         ({"concurrent": 0}, "concurrent: must be a whole number from 1 to 2147483647, not 0"),
         ({"concurrent": 1.5}, "concurrent: must be a whole number"),
         ({"concurrent": True}, "concurrent: must be a whole number"),
-        ({"per_s": 0}, "per_s: must be a number of more than 0"),
-        ({"per_s": float("nan")}, "per_s: must be a number of more than 0"),
-        ({"per_s": "2"}, "per_s: must be a number of more than 0"),
+        ({"per_s": 0}, "per_s: must be a number from 1e-07 to 1000000"),
+        ({"per_s": 1e-320}, "per_s: must be a number from 1e-07 to 1000000, not 1e-320"),
+        ({"per_s": float("nan")}, "per_s: must be a number from 1e-07 to 1000000"),
+        ({"per_s": "2"}, "per_s: must be a number from 1e-07 to 1000000"),
         ({"per_s": 1, "burst": 0}, "burst: must be a whole number"),
         ({"burst": 3}, "burst: goes with a rate: name per_s too"),
         ({"waiting": -1}, "waiting: must be a whole number"),
@@ -162,6 +163,14 @@ def test_a_room_has_only_so_many_limited_channels(room: Room, monkeypatch: pytes
         room.pause("c")
     room.limit("b", concurrent=2)
     assert len(room.limits().channels) == 2
+
+
+def test_a_rate_that_another_program_wrote_spoils_no_bucket(room: Room) -> None:
+    room.store.cell_write(LIMITS, {"channels": {"jobs": {"rules": [{"per_s": 1e-320}]}}})
+    send_jobs(room, 2)
+
+    assert len(taken(room)) == 1
+    assert taken(room) == []
 
 
 # Pauses

@@ -25,6 +25,8 @@ from .received import check_names, check_seconds, words
 #: So many channels of a room have limits or are paused, and so many agents are paused, at most.
 MAX_LIMITED: Final = 1000
 _MAX_COUNT: Final = 2**31 - 1
+#: Rates are from one in four months to a million a second.
+_MIN_PER_S: Final = 1e-7
 _MAX_PER_S: Final = 1e6
 _PAGE: Final = 500
 
@@ -139,8 +141,8 @@ def _check(channel: object, asked: LimitChange) -> None:
         if value is not None and (type(value) is not int or not 1 <= value <= _MAX_COUNT):
             faults.append(Fault(name, f"must be a whole number from 1 to {_MAX_COUNT}, not {value!r}"))
     rate: Any = asked.per_s
-    if rate is not None and (type(rate) not in (int, float) or not 0 < rate <= _MAX_PER_S):
-        faults.append(Fault("per_s", f"must be a number of more than 0, and at most {_MAX_PER_S:.0f}, not {rate!r}"))
+    if rate is not None and (type(rate) not in (int, float) or not _MIN_PER_S <= rate <= _MAX_PER_S):
+        faults.append(Fault("per_s", f"must be a number from {_MIN_PER_S:g} to {_MAX_PER_S:.0f}, not {rate!r}"))
     if asked.pass_failed not in (None, False, True):
         faults.append(Fault("pass_failed", f"must be True or False, not {asked.pass_failed!r}"))
     if asked == LimitChange(by=asked.by):

@@ -22,6 +22,7 @@ from .contract import BUCKETS
 
 #: What messages may be told apart by: everything in the channel together, or each sender or order key for itself.
 BY: Final = ("sender", "order_key")
+_LONGEST_MS: Final = 1000 * 366 * 86_400_000.0
 
 
 class Group(NamedTuple):
@@ -47,8 +48,8 @@ class LimitRule(msgspec.Struct, frozen=True, omit_defaults=True):
     burst: int = 1  # so many of them at once, after a rest
 
     def interval_ms(self) -> float:
-        """How long a claim takes a place in the bucket."""
-        return 1000 / (self.per_s or math.inf)
+        """How long a claim takes a place in the bucket; a thousand years at most, whatever stands in the cell."""
+        return min(1000 / (self.per_s or math.inf), _LONGEST_MS)
 
 
 class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
