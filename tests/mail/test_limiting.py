@@ -140,6 +140,7 @@ def test_what_runs_is_told(room: Room) -> None:
         ({"concurrent": 1, "by": "receiver"}, "by: must be sender or order_key, not 'receiver'"),
         ({"waiting": 5, "by": "sender"}, "by: goes with concurrent or per_s"),
         ({"pass_failed": "yes"}, "pass_failed: must be True or False"),
+        ({"pass_failed": 1}, "pass_failed: must be True or False, not 1"),
         ({"channel": "", "concurrent": 1}, "channel: must not be empty"),
     ],
 )
@@ -171,6 +172,22 @@ def test_a_rate_that_another_program_wrote_spoils_no_bucket(room: Room) -> None:
 
     assert len(taken(room)) == 1
     assert taken(room) == []
+
+
+def test_what_another_program_wrote_wrongly_spoils_no_other_limit_and_stays(room: Room) -> None:
+    room.limit("jobs", concurrent=1)
+    cell = room.store.cell_read(LIMITS)
+    assert cell is not None
+    room.store.cell_write(LIMITS, {"channels": {**cell.value["channels"], "odd": {"waiting": "many"}}})
+    send_jobs(room, 2)
+
+    room.limit("other", waiting=2**31 - 1)
+
+    assert [each.channel for each in room.limits().channels] == ["jobs", "other"]
+    assert len(taken(room)) == 1
+    cell = room.store.cell_read(LIMITS)
+    assert cell is not None
+    assert cell.value["channels"]["odd"] == {"waiting": "many"}
 
 
 # Pauses
@@ -392,6 +409,17 @@ def test_an_error_in_a_block_sets_a_keyed_message_aside_and_an_interrupt_does_no
 
     assert [letter.error for letter in room.dead_letters()] == ["ValueError: broken"]
     assert bob.poll() is not None
+
+
+def test_a_loop_that_is_left_sets_nothing_aside(room: Room) -> None:
+    room.limit("general", pass_failed=True)
+    room.agent("ada").send("bob", {}, order_key="k")
+
+    for _ in room.agent("bob").listen(timeout_s=0):
+        break
+
+    assert room.dead_letters() == []
+    assert room.agent("bob").poll() is not None
 
 
 def test_a_failed_message_without_a_key_is_retried_as_ever(room: Room) -> None:

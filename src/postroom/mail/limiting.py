@@ -143,7 +143,8 @@ def _check(channel: object, asked: LimitChange) -> None:
     rate: Any = asked.per_s
     if rate is not None and (type(rate) not in (int, float) or not _MIN_PER_S <= rate <= _MAX_PER_S):
         faults.append(Fault("per_s", f"must be a number from {_MIN_PER_S:g} to {_MAX_PER_S:.0f}, not {rate!r}"))
-    if asked.pass_failed not in (None, False, True):
+    passing: Any = asked.pass_failed
+    if passing is not None and type(passing) is not bool:
         faults.append(Fault("pass_failed", f"must be True or False, not {asked.pass_failed!r}"))
     if asked == LimitChange(by=asked.by):
         faults.append(Fault("limit", "must name at least one of: concurrent, per_s, waiting, pass_failed"))
@@ -240,7 +241,7 @@ def _update(store: Store, change: Callable[[Limits], Limits]) -> None:
     def changed(value: Any) -> Any:
         before = parse_limits(value)
         after = change(before)
-        return None if after == before else limits_cell(after) or DELETE
+        return None if after == before else limits_cell(after, value) or DELETE
 
     update(store, LIMITS, changed)
 

@@ -224,12 +224,13 @@ class Received(Envelope):
             self.answer_id = settled.ids[0]
         return settled
 
-    def retry_verdict(self, reason: str | BaseException | None, delay_s: float | None = None) -> Settlement:
+    def retry_verdict(
+        self, reason: str | BaseException | None, delay_s: float | None = None, *, failed: bool = True
+    ) -> Settlement:
         """Deliver it again, after the usual delay unless one is given.
 
         In a channel that lets others of an order key pass (`pass_failed`), one that failed is set aside instead.
         """
-        failed = not isinstance(reason, BaseException) or isinstance(reason, Exception)
         if failed and self.order_key is not None and self._gateway.sets_failed_aside(self.channel):
             return Settlement("dead", "it failed" if reason is None else words("reason", reason))
         if delay_s is None:
@@ -270,7 +271,7 @@ class Received(Envelope):
             return
         failed = isinstance(error, Exception)
         try:
-            self.conclude(self.retry_verdict(error, None if failed else 0))
+            self.conclude(self.retry_verdict(error, None if failed else 0, failed=failed))
         except PostroomError as trouble:
             if isinstance(error, BaseException):
                 error.add_note(f"Postroom could not give the message back at once: {trouble}")

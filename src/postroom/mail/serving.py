@@ -99,7 +99,8 @@ def judge(run: ServedMessage, handlers: Mapping[str, Handler]) -> Settlement:
             run.error = error
     if isinstance(run.error, TooManyHops):  # the same at every delivery
         return Settlement("dead", words("reason", run.error))
-    return run.message.retry_verdict(run.error, None if isinstance(run.error, Exception) else 0)
+    failed = isinstance(run.error, Exception)
+    return run.message.retry_verdict(run.error, None if failed else 0, failed=failed)
 
 
 class Farewell:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from contextlib import suppress
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +24,10 @@ from .contract import BUCKETS
 #: What messages may be told apart by: everything in the channel together, or each sender or order key for itself.
 BY: Final = ("sender", "order_key")
 _LONGEST_MS: Final = 1000 * 366 * 86_400_000.0
+#: The last millisecond that has a date.
+MAX_WALL_MS: Final = 253_402_300_799_999
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+T = TypeVar("T")
 
 
 class Group(NamedTuple):
@@ -43,9 +48,9 @@ class LimitRule(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     by: str | None = None  # None: the channel; "sender", "order_key": each of them
-    concurrent: int | None = None  # so many claimed at once
-    per_s: float | None = None  # so many claims a second
-    burst: int = 1  # so many of them at once, after a rest
+    concurrent: Count | None = None  # so many claimed at once
+    per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None  # so many claims a second
+    burst: Count = 1  # so many of them at once, after a rest
 
     def interval_ms(self) -> float:
         """How long a claim takes a place in the bucket; a thousand years at most, whatever stands in the cell."""
@@ -56,7 +61,7 @@ class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pause: whose doing it is, since when (wall clock), and why."""
 
     by: str  # its maker
-    since_ms: int  # when it began, by the wall clock
+    since_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_WALL_MS)]  # when it began, by the wall clock
     reason: str | None = None  # why
 
 
@@ -64,7 +69,7 @@ class ChannelLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """What holds for one channel."""
 
     rules: tuple[LimitRule, ...] = ()
-    waiting: int | None = None  # so many messages wait in each of its mailboxes at most
+    waiting: Count | None = None  # so many messages wait in each of its mailboxes at most
     pass_failed: bool = False  # a failed message with an order key is set aside at once, and the next one passes
     paused: Paused | None = None
 
@@ -92,16 +97,29 @@ _encode = msgspec.to_builtins
 
 
 def parse_limits(value: Any) -> Limits:
-    """The limits that a cell holds. What is no limit of ours limits nothing: a room may be written by others."""
-    try:
-        return NO_LIMITS if value is None else msgspec.convert(value, Limits)
-    except msgspec.ValidationError:
+    """The limits that a cell holds. What is no limit of ours limits nothing, and spoils no other: others may write, too."""
+    if not isinstance(value, dict):
         return NO_LIMITS
+    return Limits(_readable(value.get("channels"), ChannelLimits), _readable(value.get("agents"), Paused))
 
 
-def limits_cell(limits: Limits) -> dict[str, Any] | None:
-    """What the cell holds for these limits; None: there is to be none."""
+def _readable(entries: Any, kind: type[T]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        with suppress(msgspec.ValidationError):
+            found[name] = msgspec.convert(entry, kind)
+    return found
+
+
+def limits_cell(limits: Limits, before: Any = None) -> dict[str, Any] | None:
+    """What the cell holds for these limits; None: there is to be none. What cannot be read in the cell before stays."""
     value: dict[str, Any] = _encode(limits)
+    known = parse_limits(before)
+    for part, readable in (("channels", known.channels), ("agents", known.agents)):
+        entries = before.get(part) if isinstance(before, dict) else None
+        if isinstance(entries, dict):
+            unread = {name: entry for name, entry in entries.items() if name not in readable}
+            value |= {part: unread | value.get(part, {})} if unread else {}
     return value or None
 
 
@@ -177,7 +195,8 @@ class Gates:
         most = min((rule.concurrent for rule in rules if rule.by == by and rule.concurrent is not None), default=None)
         if most is None:
             return []
-        return [str(name) for (kind, name), count in self._counted(channel).items() if kind == by and count >= most]
+        counts = self._counted(channel).items()
+        return [name for (kind, name), count in counts if kind == by and name is not None and count >= most]
 
     def _is_closed(self, channel: str, rule: LimitRule, name: str) -> bool:
         if rule.concurrent is not None and self._counted(channel)[rule.by, name] >= rule.concurrent:
@@ -207,7 +226,7 @@ class Gates:
         full_ms = self._full_ms.get(cell)
         if full_ms is None:
             value = self._bucket(cell)
-            known_ms = float(value) if isinstance(value, (int, float)) else 0.0
+            known_ms = float(value) if isinstance(value, (int, float)) and abs(value) < 2**63 else 0.0
             # no emptier than empty: the clock may have been another machine's
             full_ms = self._full_ms[cell] = min(known_ms, self._now_ms + rule.burst * rule.interval_ms())
         return full_ms
@@ -225,4 +244,4 @@ def _rules_for(limits: ChannelLimits, group: Group) -> Iterator[tuple[LimitRule,
             yield rule, name
 
 
-prepare_types(Limits)
+prepare_types(ChannelLimits, Paused)

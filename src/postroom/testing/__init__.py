@@ -23,6 +23,7 @@ _PARTS = (
     "ordering",
     "withdrawing",
     "limiting",
+    "filling",
     "settling",
     "timing",
     "asking",
@@ -35,6 +36,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("workbench", 
 
 from .asking import Asking  # noqa: E402  (pytest must hear of the modules before they are imported)
 from .claiming import Claiming  # noqa: E402
+from .filling import FullMailboxes  # noqa: E402
 from .keeping import Keeping  # noqa: E402
 from .limiting import Limiting  # noqa: E402
 from .ordering import Ordering  # noqa: E402
@@ -51,6 +53,18 @@ __all__ = ["StoreBench", "StoreContract", "gone_process", "together"]
 
 
 class StoreContract(
-    Putting, Claiming, Ordering, Withdrawing, Limiting, Settling, Timing, Asking, Reading, Keeping, Restoring, Waking
+    Putting,
+    Claiming,
+    Ordering,
+    Withdrawing,
+    Limiting,
+    FullMailboxes,
+    Settling,
+    Timing,
+    Asking,
+    Reading,
+    Keeping,
+    Restoring,
+    Waking,
 ):
     """Every promise of `postroom.stores.contract`. Derive from it, and say how to open your store."""

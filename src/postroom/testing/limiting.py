@@ -1,4 +1,4 @@
-"""What limits on taking promise (so many at once, so many a second, pauses), and limits on what may wait."""
+"""What limits on taking promise: so many at once, so many a second, pauses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroom.core.states import State
-from postroom.errors import MailboxFull
-from postroom.stores.contract import LIMITS, Delivery, Query, topic_channel, topic_space, topic_to
+from postroom.stores.contract import LIMITS, Delivery, topic_channel, topic_to
 from postroom.stores.gates import ChannelLimits, LimitRule, Limits, Paused, limits_cell
 
 from .workbench import StoreBench, gone_process, needs, together
@@ -18,8 +16,8 @@ PAUSED = Paused("ada", 0, "they are on holiday")
 JOBS = ("jobs",)
 
 
-class Limiting(StoreBench):
-    """Limits and pauses, as they stand in the cell LIMITS."""
+class LimitBench(StoreBench):
+    """A channel with limits, jobs in it, and workers."""
 
     def limit(self, *rules: LimitRule, channel: str = "jobs", **fields: Any) -> None:
         """Give a channel these limits; all others have none."""
@@ -36,6 +34,10 @@ class Limiting(StoreBench):
     def work(self, agent: str = "bob", **fields: Any) -> list[Delivery]:
         """Take as much as there is in the channel."""
         return self.claim(agent, **{"channels": JOBS, "limit": 100, **fields})
+
+
+class Limiting(LimitBench):
+    """Limits and pauses, as they stand in the cell LIMITS."""
 
     # So many at once
 
@@ -264,6 +266,13 @@ class Limiting(StoreBench):
 
         assert len(self.work()) == 2
 
+    @needs("limits")
+    def test_messages_without_an_order_key_stand_for_no_key(self) -> None:
+        self.limit(LimitRule(by="order_key", concurrent=1))
+        ids = [self.send(None, channel="jobs"), self.send(None, channel="jobs", order_key="None")]
+
+        assert [delivery.message.id for delivery in self.work()] == ids
+
     # So many a second
 
     @needs("limits")
@@ -458,86 +467,3 @@ class Limiting(StoreBench):
             self.unlimit()
             assert anyone.wait(10)
             assert own.wait(10)
-
-    # So many that wait
-
-    @needs("limits")
-    def test_a_full_mailbox_takes_no_more_and_says_so(self) -> None:
-        self.limit(waiting=2)
-        self.jobs(2)
-
-        with pytest.raises(MailboxFull, match="'jobs' is full: 2 messages"):
-            self.jobs(1)
-
-        assert len(self.found(channels=JOBS)) == 2
-        self.send("bob", channel="jobs")  # another mailbox
-        self.send("bob")
-        (delivery,) = self.work(limit=1)
-        self.jobs(1)
-        assert self.ack(delivery.ticket).held
-
-    @needs("limits")
-    def test_delayed_and_blocked_messages_wait_too_and_claimed_ones_do_not(self) -> None:
-        self.limit(waiting=3)
-        self.jobs(1, delay_s=60)
-        self.jobs(2, order_key="k")
-        with pytest.raises(MailboxFull):
-            self.jobs(1)
-
-        assert len(self.work()) == 1
-        self.jobs(1)
-
-    @needs("limits")
-    def test_of_a_batch_that_does_not_fit_nothing_is_stored(self) -> None:
-        self.limit(waiting=2)
-        drafts = [self.draft(None, channel="jobs"), self.draft("bob"), *(self.draft(None, channel="jobs"),) * 2]
-
-        with pytest.raises(MailboxFull):
-            self.store.put(drafts)
-
-        assert self.found() == []
-        assert len(self.store.put(drafts[:3])) == 3
-
-    @needs("limits")
-    def test_a_publication_into_a_full_mailbox_is_stored_for_nobody(self) -> None:
-        for agent in ("bob", "eve"):
-            self.store.subscribe("jobs", agent)
-        self.limit(waiting=1)
-        self.publish(channel="jobs")
-        self.take("bob")
-
-        with pytest.raises(MailboxFull, match="of eve"):
-            self.publish(channel="jobs")
-
-        assert len(self.found(channels=JOBS)) == 2
-
-    @needs("limits")
-    def test_answers_repeats_and_replacements_are_taken_into_a_full_mailbox(self) -> None:
-        question = self.ask("bob", channel="jobs")
-        (delivery,) = self.claim("bob")
-        self.limit(waiting=1)
-        old = self.send("ada", sender="bob", channel="jobs", idempotency_key="one")
-
-        answer = self.draft("ada", sender="bob", channel="jobs", answer_to=question)
-        assert len(self.store.settle(delivery.ticket, "answered", puts=[answer]).ids) == 1
-        assert self.send("ada", sender="bob", channel="jobs", idempotency_key="one") == old
-        new = self.send("ada", sender="bob", channel="jobs", replaces=old)
-        assert (self.read(old).state, self.read(new).state) == ("withdrawn", "stored")
-        assert self.found(states=frozenset({State.READY}), to_agent="ada") == [new]
-
-    @pytest.mark.parametrize("how", ["claim", "withdraw", "purge"])
-    @needs("limits")
-    def test_space_in_a_full_mailbox_wakes_a_sender_that_waits_for_it(self, how: str) -> None:
-        self.limit(waiting=1)
-        (id,) = self.jobs(1)
-
-        with self.store.listen([topic_space("jobs")]) as waiter:
-            assert not waiter.wait(0)
-            if how == "claim":
-                self.work()
-            elif how == "withdraw":
-                self.store.withdraw([id], "ada")
-            else:
-                assert self.store.purge(Query(ids=(id,))) == 1
-            assert waiter.wait(10)
-        self.jobs(1)

@@ -674,11 +674,11 @@ _LIMITS = (
     ),
     Mutant(
         "stores/tables/limiting.py", "a mailbox holds one more than it may",
-        "+ more > limits.waiting:", "+ more > limits.waiting + 1:",
+        ">= limits.waiting\n", "> limits.waiting\n",
     ),
     Mutant(
         "stores/tables/limiting.py", "a mailbox is full one message too early",
-        "+ more > limits.waiting:", "+ more >= limits.waiting:",
+        ">= limits.waiting\n", "+ 1 >= limits.waiting\n",
     ),
     Mutant(
         "stores/tables/limiting.py", "space in a full mailbox wakes no sender",
@@ -710,7 +710,7 @@ _LIMITS = (
     ),
     Mutant(
         "stores/sqlite/limiting.py", "a mailbox holds one more than it may",
-        "if depth > limits.waiting:", "if depth > limits.waiting + 1:",
+        "bool(depth > limits.waiting)", "bool(depth > limits.waiting + 1)",
     ),
     Mutant(
         "stores/sqlite/limiting.py", "a late holder runs beside the one that took its place",

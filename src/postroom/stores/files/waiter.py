@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,12 +50,13 @@ class FilesWaiter(Waiter):
 
     def _look(self, timeout_s: float | None, every_s: float) -> bool:
         """Wait for the bell, and hear the watch now and then, which has no descriptor."""
-        left_s = timeout_s
-        while left_s is None or left_s > every_s:
-            if self._bell.wait(every_s) or not self._topics.isdisjoint(self._hear()):
+        until_ns = math.inf if timeout_s is None else self._clock.steady_ns() + round(timeout_s * 1e9)
+        while True:
+            left_s = max(0, until_ns - self._clock.steady_ns()) / 1e9  # by the clock: a wait may have taken longer
+            if self._bell.wait(min(every_s, left_s)) or not self._topics.isdisjoint(self._hear()):
                 return True
-            left_s = None if left_s is None else left_s - every_s
-        return self._bell.wait(left_s) or not self._topics.isdisjoint(self._hear())
+            if left_s <= every_s:
+                return False
 
     def fileno(self) -> int:
         return self._bell.fileno() if self._both is None else int(self._both.fileno())

@@ -407,8 +407,18 @@ def check_space(room: NatsRoom, writes: Iterable[Write]) -> None:
                 more[entry.to_agent, entry.channel] -= 1
         for (to_agent, channel), count in more.items():
             most = _most(limits, channel)
-            if count > 0 and most is not None and room.tables.waiting(to_agent, channel) + count > most:
+            if count > 0 and most is not None and _are_too_many(room, to_agent, channel, most - count):
                 raise MailboxFull(channel, to_agent, most)
+
+
+def _are_too_many(room: NatsRoom, to_agent: str | None, channel: str, most: int) -> bool:
+    """Whether more messages wait in a mailbox; what has expired, and nobody has written down yet, waits no more."""
+    if room.tables.waiting(to_agent, channel) <= most:
+        return False
+    now_ms = room.now_ms()
+    entries_there = (row.kept.entry for row in room.tables.rows.values())
+    waiting = (each for each in entries_there if (each.to_agent, each.channel) == (to_agent, channel))
+    return sum(each.state in WITHDRAWABLE and each.judged(now_ms) in WITHDRAWABLE for each in waiting) > most
 
 
 def _most(limits: Limits, channel: str) -> int | None:

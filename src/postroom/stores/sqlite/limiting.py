@@ -16,7 +16,7 @@ from postroom.core.message import DEFAULT_CHANNEL, Draft
 from postroom.core.states import State
 from postroom.errors import MailboxFull
 from postroom.stores import gates
-from postroom.stores.contract import LIMITS, Want, topic_space
+from postroom.stores.contract import LIMITS, Want, topic_channel, topic_space, topic_to
 
 from .rows import ANSWER_TO, CHANNEL, FROM_AGENT, ORDER_KEY, STATE, Row, StepTime, claim_order
 from .transactions import Transactions
@@ -79,8 +79,8 @@ class SqliteLimits:
         # (testing/limiting.py: test_a_holder_that_has_not_read_the_limits_yet_wakes_others_all_the_same)
         self._file.execute("write_claims")
         self.look_at_ms = self._next_look_ms = 0
-        for to_agent, channel in self._file.execute("ready_boxes"):
-            moment.wake_receiver(to_agent, channel)
+        for to_agent, channel in self._file.execute("ready_boxes"):  # all of them: there may be many to take
+            moment.everyone.add(topic_channel(channel) if to_agent is None else topic_to(to_agent))
 
     # Claiming
 
@@ -210,7 +210,9 @@ class SqliteLimits:
                 moment.wake_receiver(to_agent, channel)
 
     def freed_by_key(self, key: int, moment: StepTime) -> None:
-        """The same for a message of which only the key is known."""
+        """The same for a message of which only the key is known; its holder may have been another process."""
+        if moment.now >= self.look_at_ms:
+            self.known_to_sender(moment.now)
         if self._known[1]:
             for _, channel, *_ in self._file.execute("group_of", (key,)):
                 self.freed(channel, moment)
@@ -229,11 +231,16 @@ class SqliteLimits:
         limits = self.of(draft.channel)
         return limits is not None and limits.waiting is not None
 
-    def check_space(self, draft: Draft, to_agent: str | None) -> None:
-        """Raise MailboxFull when more messages wait in a mailbox than its channel allows. In the step that puts."""
+    def is_full(self, draft: Draft, to_agent: str | None) -> bool:
+        """Whether more messages wait in a mailbox than its channel allows. In the step that puts."""
         limits = self.of(draft.channel)
         if limits is None or limits.waiting is None or draft.answer_to is not None:
-            return
+            return False
         ((depth,),) = self._file.execute("depth", (draft.channel, to_agent, limits.waiting + 1))
-        if depth > limits.waiting:
+        return bool(depth > limits.waiting)
+
+    def check_space(self, draft: Draft, to_agent: str | None) -> None:
+        """Raise MailboxFull when that is so."""
+        limits = self.of(draft.channel)
+        if limits is not None and limits.waiting is not None and self.is_full(draft, to_agent):
             raise MailboxFull(draft.channel, to_agent, limits.waiting)

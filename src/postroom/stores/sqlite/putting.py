@@ -58,7 +58,8 @@ class Puts:
             self._upkeep.release_the_gone()
         # lists: an interrupt could leave a generator unfinished
         with self._steps.step() as moment:
-            if waiters != {None} or self._limits.known_to_sender(moment.now) or any([  # noqa: C419
+            is_limited = self._limits.known_to_sender(moment.now) is not None
+            if waiters != {None} or is_limited or any([  # noqa: C419
                 draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
                 for draft in drafts
             ]):  # fmt: skip
@@ -136,9 +137,9 @@ class Puts:
         if state is State.READY and self.is_behind(draft, to_agent):
             state = State.BLOCKED
         id = self._insert(draft, moment, state, to_agent, waiter)
-        for key in old:
-            self.withdraw(key, draft.from_agent, f"replaced by {id}", moment)
-        if self._limits.version:
+        replaced = [key for key in old if self.withdraw(key, draft.from_agent, f"replaced by {id}", moment)]
+        if self._limits.version and not replaced and self._limits.is_full(draft, to_agent):
+            self._upkeep.apply_due_timers(moment)  # what has expired waits no more
             self._limits.check_space(draft, to_agent)
         return id
 

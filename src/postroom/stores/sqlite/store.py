@@ -315,6 +315,7 @@ class SqliteStore(Store):
             rows = self._file.execute("cell_read", (name,))
             if not rows or rows[0][1] != expect:
                 return None
+            self._limits.known_to_sender(moment.now)
             ids = self._putting.put_all(drafts, moment)
             moment.everyone.add(topic_cells(name))
             version = self._write_cell(name, text)

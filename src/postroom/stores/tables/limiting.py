@@ -92,12 +92,17 @@ class TableLimits:
         gates = self.gates(Limits({draft.channel: limits.only_concurrent()}), now_ms)
         return gates.lets_pass(draft.channel, group_of(draft))
 
-    def check_space(self, draft: Draft, to_agent: str | None, more: int) -> None:
-        """Raise MailboxFull when so many more messages are too many for a mailbox."""
+    def is_full(self, draft: Draft, to_agent: str | None) -> bool:
+        """Whether one more message is too many for a mailbox."""
         limits = self.of(draft.channel)
         if limits is None or limits.waiting is None or draft.answer_to is not None:
-            return
-        if self._waiting[to_agent, draft.channel] + more > limits.waiting:
+            return False
+        return self._waiting[to_agent, draft.channel] >= limits.waiting
+
+    def check_space(self, draft: Draft, to_agent: str | None) -> None:
+        """Raise MailboxFull when that is so."""
+        limits = self.of(draft.channel)
+        if limits is not None and limits.waiting is not None and self.is_full(draft, to_agent):
             raise MailboxFull(draft.channel, to_agent, limits.waiting)
 
     def tell(self, channel: str, before: State, after: State | None) -> None:
@@ -114,8 +119,10 @@ class TableLimits:
         """Wake the receivers of what lies in a channel (None: in all of them), ready to be taken."""
         for agent, channels in self._boxes.items():
             for name in channels if channel is None else channels.keys() & {channel}:
-                if agent is None:
+                if agent is None and channel is not None:
                     self._ring_one(contract.topic_channel(name))
+                elif agent is None:  # all of them: there may be many to take
+                    self._ring(contract.topic_channel(name))
                 else:
                     self._ring(contract.topic_to(agent))
 

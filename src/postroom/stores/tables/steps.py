@@ -78,7 +78,7 @@ def _put_one(room: Tables, draft: Draft) -> list[str]:
 def _put_copy(room: Tables, draft: Draft, to_agent: str | None) -> str:
     """Store one message, and withdraw those that it replaces."""
     if draft.replaces is None and not draft.debounce:
-        room.limits.check_space(draft, to_agent, 1)  # before: a files room that took something back is read anew
+        _check_space(room, draft, to_agent)
         return room.insert(draft, to_agent).id
     old = [room.row_of(draft.replaces)] if draft.replaces is not None else []
     if draft.debounce:
@@ -86,12 +86,22 @@ def _put_copy(room: Tables, draft: Draft, to_agent: str | None) -> str:
         old += [room.rows[key] for key in line]
     end_gone_processes(room)
     wind(room)
+    replaced = {row.key: row for row in old if row is not None and may_withdraw(row, draft.from_agent)}
+    if not replaced:
+        _check_space(room, draft, to_agent)
     id = room.insert(draft, to_agent).id
-    for row in old:
-        if row is not None and may_withdraw(row, draft.from_agent):
-            withdraw(room, row, draft.from_agent, f"replaced by {id}")
-    room.limits.check_space(draft, to_agent, 0)
+    for row in replaced.values():
+        withdraw(room, row, draft.from_agent, f"replaced by {id}")
     return id
+
+
+def _check_space(room: Tables, draft: Draft, to_agent: str | None) -> None:
+    """Raise MailboxFull where there is no room for a message. Before it is stored: a files room that took something back
+    is read anew.
+    """
+    if room.limits.is_full(draft, to_agent):
+        wind(room)  # what has expired waits no more
+        room.limits.check_space(draft, to_agent)
 
 
 def may_withdraw(row: Row, agent: str) -> bool:
