@@ -38,6 +38,13 @@ class LimitReplay(MessageReplay):
         self.ids += self.store.put([check(draft)])
         assert len(self.ids) == step.message + 1
 
+    def extend(self, step: Step) -> None:
+        super().extend(step)
+        if (
+            self.rule.concurrent is not None
+        ):  # which writes down what time did to the others; on NATS only where it must
+            self.write_down()
+
     def limit(self, step: Step) -> None:
         if step.how in ("pause", "resume"):
             self.paused = PAUSED if step.how == "pause" else None

@@ -44,6 +44,10 @@ class OrderReplay(MessageReplay):
         if step.how in ("replacing", "debounced"):
             self.write_down()
 
+    def claim(self, step: Step) -> None:
+        self.write_down()  # else a claim there may give a message of no key before one whose turn has come by time alone
+        super().claim(step)
+
     def withdraw(self, step: Step) -> None:
         id = self.ids[step.message]
         done = self.store.withdraw([id], self.sender if step.how == "own" else "a stranger")
