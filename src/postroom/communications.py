@@ -391,7 +391,7 @@ class CommunicationSystem:
             "agent_id": agent_id,
             "status": UNKNOWN if known is None else known["status"],
             "current_task": None if known is None else known["current_task"],
-            "last_heartbeat": None if known is None else iso(known["heartbeat_ms"]),
+            "last_heartbeat": None if known is None else iso(presence.last_heard(self._gateway, known)["heartbeat_ms"]),
             **figures,
         }
 

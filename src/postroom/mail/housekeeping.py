@@ -28,6 +28,10 @@ KEEPER_CELL: Final = "upkeep"
 TERM_S: Final = 6 * HEARTBEAT_S
 #: The limits that channels have of their own are applied so often (`retaining.py`).
 CHANNELS_S: Final = 60.0
+#: Every agent's cell is looked at so often, should a process that is gone not have said that it has agents open.
+AGENTS_S: Final = 60.0
+#: A round looks after the cells of so many agents of this process, in turn; one heartbeat serves all of them.
+AGENTS_A_ROUND: Final = 10
 #: Attached files are looked over so often, all processes together, and so many pages of messages in a round.
 FILES_CELL: Final = "attachments"
 FILES_S: Final = 6 * 3600.0
@@ -41,6 +45,7 @@ class Upkeep:
         self._gateway = gateway
         self._files = FileKeeping(gateway, folder)
         self._next_channels_ns = 0
+        self._next_agents_ns = 0
         self._names: dict[str, None] = {}
         #: Of these, the agents that live elsewhere and hold their claims themselves.
         self._connected: dict[str, None] = {}
@@ -51,6 +56,8 @@ class Upkeep:
 
     def look_after(self, name: str) -> None:
         """Send this agent's heartbeats from now on, and mark it stopped when the room closes."""
+        if not self._names:
+            presence.beat_process(self._gateway)
         self._names[name] = None
         self._chore.start()
         self._gateway.leases.short_s = SHORT_LEASE_S  # of longer ones it looks in time
@@ -83,10 +90,9 @@ class Upkeep:
         self._gateway.check_not_moved()
         self._gateway.looked()
         self._gateway.abandon_late()
-        for name in tuple(self._names):
-            self._beat(name)
+        self._beat()
         if self._take_turn():
-            presence.prune(self._gateway, self._silences)
+            self._prune()
             self._gateway.sweep()
             self._files.round()
             self._keep_channels_short()
@@ -101,12 +107,28 @@ class Upkeep:
             if self._gateway.store.cell_read(LIMITS) is not None:
                 limiting.forget_full_buckets(self._gateway.store)
 
-    def _beat(self, name: str) -> None:
-        with self._lock:
-            if name in self._names:
-                presence.beat(self._gateway, name)
-                if name in self._connected:  # while its program is connected it lives, also without a call
+    def _beat(self) -> None:
+        """One heartbeat for all agents of this process; the cells of a few of them are looked at, a few in each round.
+
+        So a round costs the same with ten agents and with ten thousand (tests/mail/test_idle_cost.py).
+        """
+        known = presence.beat_process(self._gateway) if self._names else True
+        for name in list(islice(self._names, AGENTS_A_ROUND if known else None)):
+            with self._lock:
+                if name in self._names:
+                    self._names[name] = self._names.pop(name)  # the last now
+                    presence.beat(self._gateway, name)
+        for name in tuple(self._connected):  # while its program is connected it lives, also without a call
+            with self._lock:
+                if name in self._connected:
                     presence.enter(self._gateway, name, transient=True)
+
+    def _prune(self) -> None:
+        """Look at all agents where a process is gone or cannot be seen; and now and then."""
+        now_ns = self._gateway.clock.steady_ns()
+        if now_ns >= self._next_agents_ns or not presence.all_run(self._gateway):
+            presence.prune(self._gateway, self._silences)
+            self._next_agents_ns = now_ns + round(AGENTS_S * 1_000_000_000)
 
     def _take_turn(self) -> bool:
         """Whether this process keeps house now: it does already, or nobody does."""
@@ -128,6 +150,8 @@ class Upkeep:
         self._chore.close()
         for name in tuple(self._names):
             presence.leave(self._gateway, name)
+        if self._names:
+            presence.leave_process(self._gateway)
         me = self._gateway.process
         update(self._gateway.store, KEEPER_CELL, lambda value: DELETE if value and value["owner"] == me else None)
 

@@ -9,12 +9,16 @@ Every agent has a cell "agent/<name>" that all processes change by compare-and-s
 be seen, they are gone the moment they are; all others are judged by their heartbeat, whose time is told by the wall
 clock and by the room's.
 
+Heartbeats cost per process, not per agent: a process writes one cell "process/<process>" for all agents that it has
+open, and an agent was last heard of when its own cell says so, or that of one of its processes (`last_heard`).
+
 Claims of one-shot commands, hooks and MCP servers belong to the agent, and no process extends their leases. Whenever the
 agent shows that it lives, they get their ten minutes anew; `kept_ms` is when that was last done.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +53,8 @@ _MANY: Final = 10_000
 #: Leases end in the room's time, and are told in that of the wall clock.
 _ROUNDING_MS: Final = 1000
 CELLS: Final = "agent/"
+#: The cells in which processes say that they live: {"heartbeat_ms": …, "heartbeat_room_ms": …}.
+PROCESSES: Final = "process/"
 #: The cells of groups (`groups.py`).
 GROUPS: Final = "group/"
 
@@ -89,7 +95,7 @@ def enter(gateway: Gateway, name: str, *, transient: bool) -> None:
             value = _newcomer(now_ms, SEEN if transient else ACTIVE, transient)
         else:
             keeps = transient and abs(now_ms - value.get("kept_ms", 0)) >= KEEP_EVERY_S * 1000
-            if not keeps and _is_fresh(value, now_ms) and is_right(value):
+            if not keeps and is_right(value) and _is_fresh(last_heard(gateway, value), now_ms):
                 return None
         value = _heard(gateway, _without_the_dead(gateway, value), now_ms)
         if not transient:
@@ -138,6 +144,45 @@ def beat(gateway: Gateway, name: str, status: str | None = None, current_task: s
     _update(gateway, name, change)
 
 
+def beat_process(gateway: Gateway) -> bool:
+    """This process lives, and with it every agent that it has open. Returns whether that was known.
+
+    If not, it is new, or was taken for gone, and its agents have to say themselves that they are open here (`beat`).
+    """
+    name = PROCESSES + gateway.process
+    known = gateway.store.cell_read(name) is not None
+    gateway.store.cell_write(name, _heard(gateway, {}, gateway.clock.wall_ms()))
+    return known
+
+
+def leave_process(gateway: Gateway) -> None:
+    """This process has closed all of its agents."""
+    gateway.store.cell_write(PROCESSES + gateway.process, None)
+
+
+def last_heard(gateway: Gateway, value: Value, beats: dict[str, Value] | None = None) -> Value:
+    """What is known of an agent, with its last heartbeat: its own, or that of a process that has it open.
+
+    `beats` are the heartbeats of all processes (`heartbeats`), where they have been read.
+    """
+    newest = value
+    for process in value["processes"]:
+        if beats is None:
+            cell = gateway.store.cell_read(PROCESSES + process)
+            beat = None if cell is None else cell.value
+        else:
+            beat = beats.get(process)
+        # by the room's time: that of the wall clock may have been set back
+        if beat is not None and beat["heartbeat_room_ms"] > newest.get("heartbeat_room_ms", -1):
+            newest = value | beat
+    return newest
+
+
+def heartbeats(gateway: Gateway) -> dict[str, Value]:
+    """The last heartbeat of each process that has agents open."""
+    return {cell.name.removeprefix(PROCESSES): cell.value for cell in gateway.store.cell_scan(PROCESSES)}
+
+
 def leave(gateway: Gateway, name: str, *, runs: bool | None = False) -> None:
     """This process has closed the agent. When no other has it open it is stopped; only seen, if it may run (`runs` None)."""
     end = {"status": STOPPED} if runs is False else {"status": SEEN, "transient": True}
@@ -163,17 +208,22 @@ def stop(gateway: Gateway, name: str) -> None:
 
 
 class Silences:
-    """Since when each agent has been silent, by the steady clock of the process that keeps house."""
+    """Since when each agent and each process has been silent, by the steady clock of the process that keeps house."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, tuple[int, int]] = {}  # agent -> its last heartbeat, and when that was first seen
+        self._heard: dict[str, tuple[int, int]] = {}  # cell -> its last heartbeat, and when that was first seen
 
-    def is_long(self, name: str, heartbeat_ms: int, now_ns: int) -> bool:
-        """Whether this has been the agent's last heartbeat for SILENT_S."""
-        heard = self._heard.get(name)
+    def is_long(self, cell: str, heartbeat_ms: int, now_ns: int) -> bool:
+        """Whether this has been the last heartbeat in that cell for SILENT_S."""
+        heard = self._heard.get(cell)
         if heard is None or heard[0] != heartbeat_ms:
-            heard = self._heard[name] = (heartbeat_ms, now_ns)
+            heard = self._heard[cell] = (heartbeat_ms, now_ns)
         return now_ns - heard[1] >= SILENT_S * SECOND_NS
+
+
+def all_run(gateway: Gateway) -> bool:
+    """Whether every process that said that it has agents open is seen to run. One read for each of these processes."""
+    return all(gateway.store.process_alive(process) for process in heartbeats(gateway))
 
 
 def prune(gateway: Gateway, silences: Silences) -> int:
@@ -182,22 +232,27 @@ def prune(gateway: Gateway, silences: Silences) -> int:
     Processes that cannot be seen go when their agent has been silent for long: askers stop waiting for them, and their
     own questions are given up. Should one only have been stopped, its next heartbeat brings it back.
     """
-    pruned = 0
+    pruned, now_ns = 0, gateway.clock.steady_ns()
+    beats, alive = heartbeats(gateway), functools.cache(gateway.store.process_alive)
     for cell in gateway.store.cell_scan(CELLS):
-        name, value = cell.name.removeprefix(CELLS), cell.value
-        seen = {process: gateway.store.process_alive(process) for process in value["processes"]}
-        if False in seen.values():
+        name, value = cell.name.removeprefix(CELLS), last_heard(gateway, cell.value, beats)
+        seen = {alive(process) for process in value["processes"]}
+        if False in seen:
             pruned += 1
             _update(gateway, name, lambda value: None if value is None else _without_the_dead(gateway, value))
-        elif set(seen.values()) == {None} and silences.is_long(name, value["heartbeat_ms"], gateway.clock.steady_ns()):
+        elif seen == {None} and silences.is_long(cell.name, value["heartbeat_ms"], now_ns):
             pruned += 1
             _bury_silent(gateway, name, value)
+    for process, beat in beats.items():  # the last: one that finds its own missing lets its agents join again
+        name, runs = PROCESSES + process, alive(process)
+        if runs is False or (runs is None and silences.is_long(name, beat["heartbeat_ms"], now_ns)):
+            gateway.store.cell_write(name, None)
     return pruned
 
 
 def _bury_silent(gateway: Gateway, name: str, silent: Value) -> None:
     def change(value: Value | None) -> Value | None:
-        if value is None or value["heartbeat_ms"] != silent["heartbeat_ms"]:
+        if value is None or last_heard(gateway, value)["heartbeat_ms"] != silent["heartbeat_ms"]:
             return None  # it has just spoken
         return value | {"processes": [], "status": GONE, "current_task": None}
 
@@ -247,10 +302,10 @@ def agents(gateway: Gateway) -> list[AgentInfo]:
     pending: dict[str | None, int] = {}
     for box in gateway.store.stats().mailboxes:
         pending[box.to_agent] = pending.get(box.to_agent, 0) + box.depth
-    found = []
+    found, beats, process_alive = [], heartbeats(gateway), functools.cache(gateway.store.process_alive)
     for cell in gateway.store.cell_scan(CELLS):
-        name, value = cell.name.removeprefix(CELLS), cell.value
-        alive = is_running(gateway, value)
+        name, value = cell.name.removeprefix(CELLS), last_heard(gateway, cell.value, beats)
+        alive = _runs(gateway, value, [process_alive(process) for process in value["processes"]])
         if alive is None and value["processes"] and _is_silent(gateway, value):
             alive = False  # as the process that keeps house will write, if there is one
         found.append(
@@ -293,11 +348,14 @@ def look(gateway: Gateway, name: str) -> Value | None:
 
 def is_running(gateway: Gateway, value: Value) -> bool | None:
     """Whether a process has the agent open. None: only one-shot commands speak for it, or nobody here can see."""
-    seen = [gateway.store.process_alive(p) for p in value["processes"]]
+    return _runs(gateway, value, [gateway.store.process_alive(p) for p in value["processes"]])
+
+
+def _runs(gateway: Gateway, value: Value, seen: list[bool | None]) -> bool | None:
     if True in seen:
         return True
     if None in seen:  # on another machine: its heartbeat has to do
-        return True if _is_fresh(value, gateway.clock.wall_ms(), HEARTBEAT_LATE_S) else None
+        return True if _is_fresh(last_heard(gateway, value), gateway.clock.wall_ms(), HEARTBEAT_LATE_S) else None
     return None if value["transient"] else False
 
 

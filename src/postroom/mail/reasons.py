@@ -120,7 +120,7 @@ def _for_agent(gateway: Gateway, message: MessageWithLedger, to: str) -> Reason:
         how = "is subscribed but has never joined this room"
     else:
         status = presence.GONE if known["processes"] and running is False else known["status"]
-        how = f"{_AWAY.get(status, 'is not running')} (last seen {iso(known['heartbeat_ms'])})"
+        how = f"{_AWAY.get(status, 'is not running')} (last seen {iso(presence.last_heard(gateway, known)['heartbeat_ms'])})"
     return Reason("not_running", f"{_name(to)} {how}")
 
 

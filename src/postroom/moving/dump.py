@@ -33,6 +33,7 @@ from postroom.core.message import LedgerEntry, MessageWithLedger
 from postroom.errors import RoomDamaged, RoomUnreachable
 from postroom.mail import moved
 from postroom.mail.housekeeping import KEEPER_CELL
+from postroom.mail.presence import PROCESSES
 from postroom.sessions.session import SESSIONS
 from postroom.stores.contract import BUCKETS, FORGOTTEN, Cell, Query, Store, Subscription
 
@@ -67,7 +68,7 @@ Part = MessageWithLedger | Subscription | Cell | FilePart
 
 def is_content(cell: str) -> bool:
     """Whether a cell of that name is a part of what a room holds."""
-    return cell not in NOT_CONTENT and not cell.startswith(_BUCKET_CELLS)
+    return cell not in NOT_CONTENT and not cell.startswith((_BUCKET_CELLS, PROCESSES))
 
 
 def parts_of(store: Store, folder: Path | None) -> Iterator[Part]:
