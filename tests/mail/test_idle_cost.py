@@ -90,6 +90,25 @@ def test_agents_of_a_process_that_was_taken_for_gone_come_back_with_its_next_hea
     assert {(agent.status, agent.alive) for agent in room.agents()} == {("active", True)}
 
 
+def test_a_process_that_is_taken_for_gone_in_the_middle_of_its_heartbeat_notices(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.agent("ada")
+    cell, read = presence.PROCESSES + room.gateway.process, room.store.cell_read
+
+    def read_then_lose(name: str) -> Any:
+        found = read(name)
+        if name == cell:
+            monkeypatch.undo()
+            room.store.cell_write(cell, None)
+        return found
+
+    monkeypatch.setattr(room.store, "cell_read", read_then_lose)
+
+    assert presence.beat_process(room.gateway) is False
+    assert presence.beat_process(room.gateway) is True
+
+
 def test_a_closed_room_leaves_no_heartbeat(open_room: Callable[..., Room]) -> None:
     room, other = open_room(), open_room()
     room.agent("ada")

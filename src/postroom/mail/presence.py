@@ -149,10 +149,13 @@ def beat_process(gateway: Gateway) -> bool:
 
     If not, it is new, or was taken for gone, and its agents have to say themselves that they are open here (`beat`).
     """
-    name = PROCESSES + gateway.process
-    known = gateway.store.cell_read(name) is not None
-    gateway.store.cell_write(name, _heard(gateway, {}, gateway.clock.wall_ms()))
-    return known
+    name, heard = PROCESSES + gateway.process, _heard(gateway, {}, gateway.clock.wall_ms())
+    cell = gateway.store.cell_read(name)
+    if cell is not None and gateway.store.cell_write(name, heard, expect=cell.version) is not None:
+        return True
+    # none is there, or the process that keeps house deleted it just now (tests/mail/test_idle_cost.py)
+    gateway.store.cell_write(name, heard)
+    return False
 
 
 def leave_process(gateway: Gateway) -> None:
