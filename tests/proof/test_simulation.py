@@ -206,7 +206,7 @@ def look_only_after_a_hint(patch: pytest.MonkeyPatch) -> None:
         (skip_the_heartbeats, 1),
         (lose_the_good_bye, 440),
         (hold_answers_for_ever, 1),
-        (look_for_a_deadlock_past_the_mail, 3200),
+        (look_for_a_deadlock_past_the_mail, 1900),
         (never_unblock_a_member, 1),
         (leave_a_member_behind, 1),
         (write_cells_whatever_is_expected, 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from postroom.core.clock import SYSTEM, ManualClock
@@ -9,8 +11,10 @@ from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
 from postroom.errors import RoomClosed, RoomError
 from postroom.stores import open_store
-from postroom.stores.contract import Query, Store, Waiter, topic_channel, topic_to
+from postroom.stores.contract import LIMITS, Query, Store, Waiter, Want, topic_channel, topic_to
+from postroom.stores.gates import ChannelLimits, LimitRule, Limits, limits_cell
 from postroom.stores.memory.store import MemoryStore
+from postroom.stores.tables.tables import Row, Tables
 from postroom.testing import together
 
 
@@ -151,3 +155,30 @@ def test_closing_the_room_ends_a_wait_in_another_thread(store: MemoryStore) -> N
 
     assert together(wait, close) == ["told", "closed"]
     waiter.close()
+
+
+# Limits
+
+
+def test_a_claim_that_takes_long_stands_in_the_ledger_at_the_moment_its_rate_was_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+    store = MemoryStore(Config(), clock)
+    store.cell_write(LIMITS, limits_cell(Limits({"work": ChannelLimits((LimitRule(per_s=100),))})))
+    ids = [send(store) for _ in range(3)]
+    at_hand = Tables.at_hand
+
+    for slow_s in (0.007, 0.0, 0.004):
+
+        def read_slowly(room: Tables, row: Row, slow_s: float = slow_s) -> bool:
+            clock.advance(slow_s)
+            return at_hand(room, row)
+
+        monkeypatch.setattr(Tables, "at_hand", read_slowly)
+        assert len(store.claim(Want(agent="bob", lease_s=60, channels=("work",))).deliveries) == 1
+        clock.advance(0.010 - slow_s)
+
+    kept = [message for message in map(store.get, ids) if message is not None]
+    times_ms = [entry.time_ms for message in kept for entry in message.ledger if entry.event == "claimed"]
+    assert [later - earlier for earlier, later in itertools.pairwise(times_ms)] == [10, 10]

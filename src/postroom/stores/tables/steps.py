@@ -133,7 +133,9 @@ def claim(room: Tables, want: Want) -> Claimed:
 
 def _deliver_limited(room: Tables, want: Want, limits: Limits) -> tuple[list[Delivery], float | None]:
     """Deliver what the limits let pass, and tell in how many seconds a rate will let pass more."""
-    gates = room.limits.gates(limits, room.now_ms())
+    # the ledger tells the moment by which a rate is kept: reading a message from its file may take a while
+    # (test_memory.py: test_a_claim_that_takes_long_stands_in_the_ledger_at_the_moment_its_rate_was_judged)
+    gates, wall_ms = room.limits.gates(limits, room.now_ms()), room.clock.wall_ms()
     rows: Iterable[Row] = _rows_named(room, want) if want.ids is not None else _rows_ready(room, want, gates)
     if want.agent in limits.agents:
         rows = (row for row in rows if row.state is State.AWAITED)
@@ -150,7 +152,7 @@ def _deliver_limited(room: Tables, want: Want, limits: Limits) -> tuple[list[Del
             break
     for name, full_ms in gates.taken.items():
         room.set_cell(name, f"{full_ms!r}")
-    deliveries = [_deliver(room, row, want) for row in picked if room.at_hand(row)]
+    deliveries = [_deliver(room, row, want, wall_ms) for row in picked if room.at_hand(row)]
     return deliveries, gates.opens_s()
 
 
@@ -255,14 +257,15 @@ def _rows_named(room: Tables, want: Want) -> list[Row]:
     return sorted(free, key=lambda row: (-row.draft.priority, row.key))
 
 
-def _deliver(room: Tables, row: Row, want: Want) -> Delivery:
+def _deliver(room: Tables, row: Row, want: Want, wall_ms: int | None = None) -> Delivery:
+    wall_ms = room.clock.wall_ms() if wall_ms is None else wall_ms
     room.before_change(row)
     row.token += 1
     row.deliveries += 1
     row.claimed_by = want.agent
-    row.last_delivered_ms = room.clock.wall_ms()
+    row.last_delivered_ms = wall_ms
     room.change(row, State.CLAIMED, until_ms=later_ms(room.now_ms(), want.lease_s), owner=want.owner)
-    room.write(row, "claimed", want.agent, None)
+    room.write(row, "claimed", want.agent, None, wall_ms=wall_ms)
     ticket = Ticket(row.id, row.token, want.agent)
     if want.settle:
         settle(room, row, "acked", want.agent, None, 0)

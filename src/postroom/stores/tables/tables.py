@@ -359,10 +359,19 @@ class Tables:
             if not self.ordered[line]:
                 del self.ordered[line]
 
-    def write(self, row: Row, event: str, agent: str | None, detail: str | None, *, in_ledger: bool = True) -> None:
+    def write(
+        self,
+        row: Row,
+        event: str,
+        agent: str | None,
+        detail: str | None,
+        *,
+        in_ledger: bool = True,
+        wall_ms: int | None = None,  # when; None: now
+    ) -> None:
         """Add a line to the ledger and to the feed, and wake the followers of either."""
         self.before_change(row)
-        entry = LedgerEntry(event, self.clock.wall_ms(), agent, detail)
+        entry = LedgerEntry(event, self.clock.wall_ms() if wall_ms is None else wall_ms, agent, detail)
         if in_ledger:
             row.ledger.append(entry)
         self.tell(row, entry, in_ledger=in_ledger)
