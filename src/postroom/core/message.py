@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -47,10 +48,11 @@ class LedgerEntry(msgspec.Struct, frozen=True, array_like=True):
     detail: str | None = None
 
 
-class Message(msgspec.Struct, kw_only=True, frozen=True):
+class Message(msgspec.Struct, frozen=True):
     """A message as it is kept, without its ledger (`MessageWithLedger`).
 
     Its state is judged at the moment of reading: an ended lease or an expiry counts at once.
+    Programs should name its fields, whose order may change.
     """
 
     id: str  # a UUID of version 7: ids sort as the messages were sent
@@ -134,8 +136,11 @@ class MessageWithLedger(Message, kw_only=True, frozen=True):
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-class Draft(msgspec.Struct, kw_only=True):
-    """A message on its way into a store: checked by `check`, not yet numbered."""
+class Draft(msgspec.Struct):
+    """A message on its way into a store: checked by `check`, not yet numbered.
+
+    Calls with more than 15 names cost Python a dict for each, a twelfth of a send: two of its fields have none there.
+    """
 
     from_agent: str
     payload: Any
@@ -187,7 +192,8 @@ def draft_of(message: Message) -> Draft:
 def check(draft: Draft, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Draft:
     """Return the draft, ready for a store, or raise InvalidMessage with every fault found."""
     faults: list[Fault] = []
-    _check_fields(draft, faults)
+    if not _is_usual(draft):
+        _check_fields(draft, faults)
     if not isinstance(draft.payload, dict):
         faults.append(Fault("payload", "Payload must be dict"))
     else:
@@ -198,8 +204,6 @@ def check(draft: Draft, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Draft:
 
 
 def _check_fields(draft: Draft, faults: list[Fault]) -> None:
-    if _is_usual(draft):
-        return
     check_name("from_agent", draft.from_agent, faults)
     if draft.to_agent is not None:
         _check_recipient(draft.to_agent, faults)
@@ -320,7 +324,7 @@ def payload_text(payload: object, faults: list[Fault], max_bytes: int = MAX_PAYL
         same = _decode(raw) == payload
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
         raw, same = b"", False
-    if not same or (len(raw) > 2 * MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH):
+    if not same or (len(raw) > 2 * MAX_DEPTH and raw.replace(b"{", b"[").count(b"[") > MAX_DEPTH):
         before = len(faults)
         _walk(payload, "payload", 1, faults)
         if len(faults) > before:
@@ -424,30 +428,31 @@ def room_start_ms(clock: Clock, least_ms: int = 0) -> int:
 
 def key_at(room_ns: int) -> int:
     """The key of a moment, in nanoseconds of the room's time."""
-    ms, rest = divmod(room_ns, 1_000_000)
-    return (ms << FRACTION_BITS) | ((rest << FRACTION_BITS) // 1_000_000)
+    return (room_ns << FRACTION_BITS) // 1_000_000
+
+
+@lru_cache(maxsize=64)
+def _room_part(salt: int) -> tuple[int, str]:
+    """What all ids of a room have in common: bits among the first ten bytes (version and variant, too), and the end."""
+    return 0x7000_8000 | (salt >> 48), f"-{salt & 0xFFFF_FFFF_FFFF:012x}"
 
 
 def id_of(key: int, salt: int) -> str:
     """The UUIDv7 of a key in the room with that salt."""
-    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031  (half the time of an f-string, at every send and claim)
-        key >> 37,
-        (key >> 21) & 0xFFFF,
-        (key >> 9) & 0xFFF,
-        0x8000 | ((key & 0x1FF) << 5) | (salt >> 48),
-        salt & 0xFFFF_FFFF_FFFF,
-    )
+    bits, end = _room_part(salt)
+    number = (key >> 21) << 32 | (key & 0x1F_FE00) << 7 | (key & 0x1FF) << 5 | bits
+    text = number.to_bytes(10, "big").hex("-", 2)  # half of what formatting five numbers takes, at every send and claim
+    return text[:4] + text[5:] + end
 
 
 def ids_of(keys: Iterable[int], salt: int) -> list[str]:
-    """The UUIDv7s of keys: for keys of about the same moment, in less than half the time."""
-    beginning, moment, end = "", -1, "-%012x" % (salt & 0xFFFF_FFFF_FFFF)
-    ids, last = [], 0x8000 | (salt >> 48)
+    """The UUIDv7s of keys: for keys in a row, in half the time."""
+    ids, block, pattern, last = [], -1, "", 0x8000 | (salt >> 48)
     for key in keys:
-        if key >> 21 != moment:
-            moment = key >> 21
-            beginning = "%08x-%04x-7" % (moment >> 16, moment & 0xFFFF)  # noqa: UP031
-        ids.append("%s%03x-%04x%s" % (beginning, (key >> 9) & 0xFFF, last | ((key & 0x1FF) << 5), end))  # noqa: UP031
+        if key >> 9 != block:  # all but nine bits of a key stand in the first half of its id
+            block, id = key >> 9, id_of(key, salt)
+            pattern = f"{id[:19]}%04x{id[23:]}"
+        ids.append(pattern % (last | (key & 0x1FF) << 5))
     return ids
 
 

@@ -151,8 +151,8 @@ class Agent:
         config = self._gateway.config
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         draft = Draft(
-            from_agent=self.name,
-            payload=payload,
+            self.name,
+            payload,
             to_agent=to,
             channel=channel,
             type=type,
@@ -201,14 +201,13 @@ class Agent:
         faults: list[Fault] = []
         given: Iterable[Any] = messages
         for index, message in enumerate(given):
-            if not isinstance(message, Mapping):
+            if message.__class__ is not dict and not isinstance(message, Mapping):
                 faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
-                continue
-            if _BATCH_FIELDS.issuperset(message):
-                drafts.append(self._draft_of(message, _lane))
-                continue
-            unknown = [name for name in message if name not in _BATCH_FIELDS]
-            faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
+            elif _BATCH_FIELDS.issuperset(message):
+                drafts.append(self._draft(**message, lane=_lane))
+            else:
+                unknown = [name for name in message if name not in _BATCH_FIELDS]
+                faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
         raise_faults(faults)
         return self._gateway.put(drafts) if drafts else []
 
@@ -236,18 +235,18 @@ class Agent:
     ) -> list[str]:
         """Send a copy to every subscriber of the channel. Returns the ids, one for each; [] when there are no subscribers."""
         draft = self._draft(
-            cause,
-            publish=True,
-            payload=payload,
+            payload,
             type=type,
             channel=channel,
             priority=priority,
             ttl_s=ttl_s,
             delay_s=delay_s,
             correlation_id=correlation_id,
+            cause=cause,
             trace=trace,
             lane=_lane,
         )
+        draft.publish = True
         return self._gateway.put([draft])
 
     def subscribe(self, channel: str) -> None:
@@ -438,9 +437,8 @@ class Agent:
         """
         check_timeout(timeout_s)
         draft = self._draft(
-            cause,
-            to=to,
-            payload=payload,
+            payload,
+            to,
             type=type,
             channel=channel,
             priority=priority,
@@ -448,10 +446,11 @@ class Agent:
             delay_s=delay_s,
             correlation_id=correlation_id,
             idempotency_key=idempotency_key,
+            cause=cause,
             trace=trace,
             lane=_lane,
-            waiter=self._gateway.process,
         )
+        draft.waiter = self._gateway.process
         return self._gateway.finish(questions.Question(self._gateway, draft, timeout_s))
 
     def ask_many(
@@ -482,18 +481,18 @@ class Agent:
         """
         check_timeout(timeout_s)
         draft = self._draft(
-            cause,
-            payload=payload,
+            payload,
             type=type,
             channel=channel,
             priority=priority,
             ttl_s=ttl_s,
             correlation_id=correlation_id,
             idempotency_key=idempotency_key,
+            cause=cause,
             trace=trace,
             lane=_lane,
-            waiter=self._gateway.process,
         )
+        draft.waiter = self._gateway.process
         drafts = self._drafts_to(listed(names, "names"), "names", draft)
         needed = answers.needed_of(enough, len(drafts))
         return answers.Answers(self._gateway, answers.Questions(self._gateway, drafts, needed, timeout_s))
@@ -510,51 +509,46 @@ class Agent:
 
     def _draft(
         self,
-        cause: Envelope | Message | None = None,
-        *,
         payload: Any = None,
         to: str | None = None,
+        *,
+        type: str = DEFAULT_TYPE,
+        channel: str = DEFAULT_CHANNEL,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        delay_s: float = 0,
+        correlation_id: str | None = None,
+        idempotency_key: str | None = None,
+        order_key: str | None = None,
+        replaces: str | None = None,
+        debounce_s: float | None = None,
+        cause: Envelope | Message | None = None,
         trace: str | None = None,
-        **fields: Any,
+        lane: str,
     ) -> Draft:
+        """What this agent says, as a draft; `send` makes its own, so that it is one call less."""
         config = self._gateway.config
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
-        return Draft(
-            from_agent=self.name,
-            payload=payload,
+        draft = Draft(
+            self.name,
+            payload,
             to_agent=to,
-            chain_id=chain_id,
-            hop_count=hop_count,
-            trace=inherited if trace is None else trace,
-            max_deliveries=config.max_deliveries,
-            **fields,
-        )
-
-    def _draft_of(self, message: Mapping[str, Any], lane: str) -> Draft:
-        """The draft of a message of `send_many`; a tenth of sending in bulk less than through `_draft` (W2)."""
-        config, told, cause = self._gateway.config, message.get, message.get("cause")
-        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
-        trace, debounce_s = told("trace"), told("debounce_s")
-        return Draft(
-            from_agent=self.name,
-            to_agent=told("to"),
-            payload=told("payload"),
-            channel=told("channel", DEFAULT_CHANNEL),
-            type=told("type", DEFAULT_TYPE),
-            priority=told("priority", DEFAULT_PRIORITY),
-            ttl_s=told("ttl_s"),
-            delay_s=told("delay_s", 0) if debounce_s is None else _debounced(debounce_s, told("delay_s", 0)),
-            correlation_id=told("correlation_id"),
-            idempotency_key=told("idempotency_key"),
-            order_key=told("order_key"),
-            replaces=told("replaces"),
-            debounce=debounce_s is not None,
+            channel=channel,
+            type=type,
+            priority=priority,
+            ttl_s=ttl_s,
+            delay_s=delay_s,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
             chain_id=chain_id,
             hop_count=hop_count,
             lane=lane,
             trace=inherited if trace is None else trace,
             max_deliveries=config.max_deliveries,
         )
+        if order_key is not None or replaces is not None or debounce_s is not None:
+            _order(draft, order_key, replaces, debounce_s)
+        return draft
 
     def _drafts_to(self, names: Sequence[str], field: str, draft: Draft) -> dict[str, Draft]:
         """The draft for each recipient, by name: groups are replaced by their members, and a name given twice counts once.

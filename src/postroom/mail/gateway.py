@@ -347,13 +347,14 @@ class Gateway:
             limit.take_pair(*pair, count)
 
     def _check(self, drafts: Sequence[Draft]) -> None:
+        max_bytes = self.config.max_payload_bytes
         if len(drafts) == 1:
-            check(drafts[0], self.config.max_payload_bytes)
+            check(drafts[0], max_bytes)
             return
         faults: list[Fault] = []
         for index, draft in enumerate(drafts):
             try:
-                check(draft, self.config.max_payload_bytes)
+                check(draft, max_bytes)
             except InvalidMessage as error:
                 faults += [Fault(f"messages[{index}].{field}", problem) for field, problem in error.faults]
         raise_faults(faults)

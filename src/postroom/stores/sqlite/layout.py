@@ -143,7 +143,8 @@ def load_statements(salt: int, upgraded_to: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for part in text.split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
-        found[name.strip()] = body.strip()
+        # SQLite's driver reads a statement's text anew at each call: comments, too
+        found[name.strip()] = "\n".join(line for line in body.strip().split("\n") if not line.startswith("--"))
     return given | {name: _fill_in(body, found) for name, body in found.items()}
 
 

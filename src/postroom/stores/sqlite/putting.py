@@ -50,21 +50,19 @@ class Puts:
 
     @whole
     def _put_in_a_step(self, drafts: Sequence[Draft]) -> list[str]:
-        waiters = {draft.waiter for draft in drafts}
-        for waiter in waiters:
-            self._steps.enrol(waiter)
-        if any([draft.replaces or draft.debounce for draft in drafts]):  # noqa: C419
+        special = [
+            draft for draft in drafts
+            if draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces or draft.waiter
+        ]  # fmt: skip
+        for draft in special:
+            self._steps.enrol(draft.waiter)
+        # a list: an interrupt could leave a generator unfinished
+        if any([draft.replaces or draft.debounce for draft in special]):  # noqa: C419
             self._upkeep.apply_all_timers()  # a claim that has ended keeps nobody from withdrawing the message
             self._upkeep.release_the_gone()
-        # lists: an interrupt could leave a generator unfinished
         with self._steps.step() as moment:
             is_limited = self._limits.known_to_sender(moment.now) is not None
-            if waiters != {None} or is_limited or any([  # noqa: C419
-                draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces
-                for draft in drafts
-            ]):  # fmt: skip
-                return self.put_all(drafts, moment)
-            return self._put_plain(drafts, moment)
+            return self.put_all(drafts, moment) if special or is_limited else self._put_plain(drafts, moment)
 
     def _put_plain(self, drafts: Sequence[Draft], moment: StepTime) -> list[str]:
         """Many usual messages, written at once."""
