@@ -765,7 +765,7 @@ def test_every_step_is_told_before_and_after(room: Room, ada: Agent, bob: Agent)
 
 
 def test_what_a_message_of_a_batch_may_say_it_says_as_a_single_one_would(room: Room) -> None:
-    """Guards the list of fields in `Agent._draft_of`: one that is missing there would be dropped without a word."""
+    """Guards the arguments of `Agent._draft`: one that it forgot would be dropped without a word."""
     ada, cause = room.agent("ada"), room.agent("eve")
     cause.send("ada", {})
     said = {

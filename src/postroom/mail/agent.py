@@ -337,6 +337,7 @@ class Agent:
         or the process stood still, is extended, or skipped when another receiver has it. Those that the loop never
         reached go back as if never claimed.
         """
+        self._gateway.check_open()
         want, terms = self._asked(channels, lease_s, max_hold_s, late)
         check_timeout(timeout_s)
         if type(prefetch) is not int or not 1 <= prefetch <= receiving.MAX_PREFETCH:
@@ -583,7 +584,6 @@ class Agent:
         Heartbeats extend the usual lease, and a given one only where it is said how long at most.
         """
         if channels is None and lease_s is None and max_hold_s is ... and late == "warn":
-            self._gateway.check_open()
             return self._usual
         want = self._want(channels, lease_s)
         if late not in ("warn", "raise"):

@@ -113,7 +113,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     settle: bool = False
 
 
-class Claimed(NamedTuple):
+class Claimed(msgspec.Struct, frozen=True):
     """What a claim gave: deliveries, best first, and in how many seconds something may become claimable by itself."""
 
     deliveries: list[Delivery]

@@ -8,6 +8,7 @@ import pytest
 
 from postroom.core.states import State
 from postroom.core.system.process import this_process
+from postroom.stores.contract import Claimed
 
 from .workbench import StoreBench, needs, together
 
@@ -203,7 +204,7 @@ class Claiming(StoreBench):
         assert self.claim() == []
 
     def test_an_empty_room_gives_nothing_and_nothing_is_due(self) -> None:
-        assert self.store.claim(self.want()) == ([], None)
+        assert self.store.claim(self.want()) == Claimed([], None)
 
     @pytest.mark.parametrize("limit", [1, 5])
     def test_a_claim_tells_when_something_may_be_due(self, limit: int) -> None:

@@ -170,11 +170,12 @@ class Claims:
                 upkeep.apply_due_timers(moment)
                 rows, next_s = self._best(want, moment)
                 next_s = None if rows else sooner(next_s, upkeep.next_due_s(now))
+        version = self._limits.version
         for row in rows:
-            if not self._take(row, terms, moment, self._limits.version):
+            if not self._take(row, terms, moment, version):
                 self._limits.learn()  # they have changed since this process read them: nothing is taken yet
                 return self.claim_now(want, moment)
-            if self._limits.version:
+            if version:
                 self._limits.made_space(row[CHANNEL], moment)
             if want.settle and row[ORDER_KEY] is not None:
                 upkeep.let_the_next_pass(row[ORDER_KEY], row[CHANNEL], row[TO_AGENT], moment)
@@ -198,9 +199,9 @@ class Claims:
 
         False when it is no longer as it was read (never under the write lock), or when the limits have changed.
         """
-        state, lease_ends, agent, owner = terms
-        statement = "take" if state is State.CLAIMED else "take_and_ack"
-        taken = self._file.change(statement, (row[0], lease_ends, moment.wall_ms, agent, owner, row[STATE], limits))
+        statement = "take" if terms.state is State.CLAIMED else "take_and_ack"
+        bindings = (row[0], terms.lease_ends, moment.wall_ms, terms.agent, terms.owner, row[STATE], limits)
+        taken = self._file.change(statement, bindings)
         crashpoints.reached("sqlite.claimed")
         return taken > 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -95,7 +95,7 @@ def lease_end(moment: StepTime, lease_s: float) -> int:
     return moment.now + max(1, round(lease_s * 1000))
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """What a claim makes of a row: `take` in schema.sql, or `take_and_ack` where it ends with the claim."""
 
     state: State
