@@ -22,12 +22,13 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.faults.programs.disks import EIO, ENOSPC, Disk, FailingCalls, Trap, fails
+from tests.faults.programs.disks import EIO, ENOSPC, Call, Disk, FailingCalls, Trap, fails
 from tests.faults.programs.fullness import NOT_ALLOWED
 from tests.faults.programs.rooms import letter, open_room, want
 
 from postroom.core.clock import ManualClock
 from postroom.errors import RoomDamaged, RoomError, RoomUnreachable
+from postroom.stores.contract import Query
 from postroom.stores.sqlite import wal
 from postroom.stores.sqlite.store import SqliteStore
 
@@ -61,6 +62,8 @@ FAULTS: dict[str, Callable[[], FailingCalls | FailingSync]] = {
     "a sync fails": FailingSync,
 }
 SYNC = "a sync fails"
+#: Of the log and of the database; and of the first page of a log that begins anew.
+SYNCS_OF_A_CHECKPOINT, SYNCS_OF_A_NEW_LOG = 2, 1
 #: Every step comes by these; a sync is part of it with sync=full, a truncation only now and then.
 ALWAYS = ("a write fails", "a write fails half-way", "the disk is full")
 QUICK = ("send", "claim", "ack")
@@ -146,6 +149,8 @@ def check_outcome(bench: Bench, now: Rows, told: RoomError | None, fault: str) -
         assert now == bench.after or bench.name in READS_ON, "the call returned, and not all of it was done"
     elif bench.name in SEVERAL or (fault == SYNC and wal.LONG_PAGES == 1):
         assert now in (bench.before, bench.after)
+    elif "it was done" in str(told):  # by all but the disk
+        assert fault == SYNC and now == bench.after
     else:
         assert now == bench.before, f"the call raised {told!r}, and something of it was done"
         assert "nothing was changed" in str(told) or fault == SYNC
@@ -162,19 +167,66 @@ def test_a_step_that_the_disk_fails_is_told_and_not_half_done(
     assert failed[SYNC] > 0 or sync == "normal", f"the step came by without a sync: {failed}"
 
 
-def test_a_send_whose_sync_failed_does_not_claim_to_be_undone(nursery: Nursery, folder: Path, tmp_path: Path) -> None:
-    """It is in the log, and nobody sees it; but if all die before the next change, whoever opens the room finds it there.
+def sync_fails_while(is_broken: Callable[[], bool]) -> Callable[[Call], None]:
+    """A disk whose every sync fails while it is broken."""
+    fail = fails(apsw.SQLITE_IOERR_FSYNC)
 
-    What is written may be on the disk although the sync failed, so this cannot be helped, only told.
+    def ask(call: Call) -> None:
+        if call.kind == "sync" and is_broken():
+            fail(call)
+
+    return ask
+
+
+def test_a_checkpoint_makes_up_for_a_sync_that_failed(folder: Path, tmp_path: Path) -> None:
+    """What failed to reach the disk is not written again by the next sync: the log may have a hole there.
+
+    So all of it must be in the database when the call returns, and the log must begin anew.
     """
-    notes = tmp_path / "journal"
-    assert nursery.wait(nursery.fork("fullness.unsynced", folder=str(folder), journal=str(notes))) == -9
-    [first, told] = journal.read(notes)
-    with Look(folder) as look:
-        assert look.damage() == "ok"
-        ids = look.ids()
-    assert set(first.details[0]) <= ids and len(ids) == 2
-    assert "nothing was changed" not in told.details[0]
+    trap = Trap(("sync",), fails(apsw.SQLITE_IOERR_FSYNC))
+    disk = Disk("failing", trap)
+    with closing(open_room(folder, sync="full", vfs=disk.name)) as store:
+        store.put([letter()])
+        trap.arm(1)
+        [sent] = store.put([letter()])
+        assert trap.sprung
+        (tmp_path / "alone").mkdir()
+        shutil.copy(folder / "messages.db", tmp_path / "alone")  # without its log
+        [last] = store.put([letter()])
+        assert trap.seen == 1 + SYNCS_OF_A_CHECKPOINT + SYNCS_OF_A_NEW_LOG + 1
+    with Look(tmp_path / "alone") as look:
+        assert sent in look.ids()
+        assert last not in look.ids()
+    disk.unregister()
+
+
+def test_a_disk_that_no_longer_syncs_is_told_by_every_send_until_it_does(folder: Path) -> None:
+    broken = True
+    disk = Disk("failing", sync_fails_while(lambda: broken))
+    broken = False
+    with closing(open_room(folder, sync="full", vfs=disk.name)) as store:
+        store.put([letter()])
+        broken = True
+        for kept in (2, 3):
+            with pytest.raises(RoomUnreachable, match="it was done, but may not survive a power cut"):
+                store.put([letter()])
+            assert len(store.find(Query()).messages) == kept
+        broken = False
+        store.put([letter()])
+    disk.unregister()
+
+
+def test_a_disk_that_no_longer_syncs_is_told_by_a_repeat(folder: Path) -> None:
+    broken = False
+    disk = Disk("failing", sync_fails_while(lambda: broken))
+    with closing(open_room(folder, sync="full", vfs=disk.name)) as store:
+        [sent] = store.put([letter(idempotency_key="once")])
+        broken = True
+        with pytest.raises(RoomUnreachable, match="may not survive a power cut"):
+            store.put([letter(idempotency_key="once")])
+        broken = False
+        assert store.put([letter(idempotency_key="once")]) == [sent]
+    disk.unregister()
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from postroom.stores.files.store import FilesStore
 from postroom.stores.files.tree import Tree
 from postroom.stores.sqlite.file import SqliteFile
 from postroom.stores.sqlite.putting import Puts
+from postroom.stores.sqlite.wal import WriteAheadLog
 from postroom.testing.simulation import RARE, RARE_ON, plans, simulate
 from postroom.testing.simulation.disk import FILES_POINTS, SQLITE_POINTS
 
@@ -85,22 +86,19 @@ def test_limits_that_a_disk_does_not_take_are_refused_in_our_words(
 
 
 def sync_nothing(patch: pytest.MonkeyPatch) -> None:
-    _set_synchronous("OFF", patch)
-
-
-def wait_no_more_than_by_default(patch: pytest.MonkeyPatch) -> None:
-    _set_synchronous("NORMAL", patch)
-
-
-def _set_synchronous(how: str, patch: pytest.MonkeyPatch) -> None:
+    wait_no_more_than_by_default(patch)
     connect = SqliteFile._connect
 
     def careless(self: SqliteFile) -> apsw.Connection:
         connection = connect(self)
-        connection.execute(f"PRAGMA synchronous = {how}").fetchall()
+        connection.execute("PRAGMA synchronous = OFF").fetchall()
         return connection
 
     patch.setattr(SqliteFile, "_connect", careless)
+
+
+def wait_no_more_than_by_default(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WriteAheadLog, "sync", lambda *_: None)
 
 
 def commit_piece_by_piece(patch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,19 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from tests.faults.programs.disks import Call, Disk
+from tests.faults.programs.rooms import letter, open_room
 
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
-from postroom.stores.contract import Want
+from postroom.stores.contract import Query, Want
 from postroom.stores.sqlite import wal
 from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.store import SqliteStore
@@ -291,3 +294,27 @@ def test_what_an_interrupt_kept_from_beginning_can_begin_the_next_time(monkeypat
     keeper.beside(done.set)
     assert done.wait(10)
     keeper.close()
+
+
+def test_a_writer_that_waits_for_the_disk_keeps_no_other_from_writing(tmp_path: Path) -> None:
+    """Its commit is over by then, and others see it."""
+
+    def ask(call: Call) -> None:
+        if call.kind == "sync" and call.path.endswith("-wal") and not written:
+            written.append(1)
+            assert len(other.find(Query()).messages) == 2
+            other.put([letter()])
+
+    written = [0]  # not yet
+    disk = Disk("asking", ask)
+    with (
+        closing(open_room(tmp_path, sync="full", vfs=disk.name)) as store,
+        closing(open_room(tmp_path, busy_timeout_s=0.1)) as other,
+    ):
+        store.put([letter()])  # which begins the log
+        other.find(Query())
+        written.clear()
+        store.put([letter()])
+        assert written
+        assert len(store.find(Query()).messages) == 3
+    disk.unregister()

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ from postroom.stores.bells.sockets import LOCKS
 from postroom.stores.contract import Query
 from postroom.stores.sqlite.store import SqliteStore
 
-from .disks import Disk, Trap, fails
 from .journal import Journal
 from .rooms import letter, open_room, want
 
@@ -225,18 +223,3 @@ def as_a_reader(folder: str, out: str, user: int) -> None:
         said |= {"error": type(error).__name__, "text": str(error)}
     descriptor = os.open(out, os.O_WRONLY | os.O_TRUNC)
     os.write(descriptor, json.dumps(said).encode())
-
-
-def unsynced(folder: str, journal: str) -> None:
-    """Send twice; the disk fails to sync the second time, and then this process dies."""
-    note = Journal(journal).note
-    trap = Trap(("sync",), fails(apsw.SQLITE_IOERR_FSYNC))
-    disk = Disk("failing", trap)
-    store = open_room(folder, sync="full", vfs=disk.name)
-    note("sent", store.put([letter()]))
-    trap.arm(1)
-    try:
-        store.put([letter()])
-    except RoomUnreachable as error:
-        note("told", str(error))
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -5,7 +5,9 @@ In a storm they work without a pause. Where they are killed for an hour they res
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from typing import Any
 
@@ -14,6 +16,7 @@ from postroom.core.system.process import this_process
 from postroom.stores.contract import Claimed, Delivery, topic_to
 from postroom.stores.sqlite.store import SqliteStore
 
+from .disks import Disk, Trap
 from .journal import Journal
 from .rooms import UNTIRING, letter, open_room, want
 
@@ -142,3 +145,22 @@ def drain(folder: str, journal: str) -> None:
 def _left_for(store: SqliteStore, agent: str) -> bool:
     _, rows = store.read_only(f"SELECT count(*) FROM messages WHERE to_agent = '{agent}' AND state IN (0, 1, 7, 8)")
     return bool(rows[0][0])
+
+
+def dies_in_a_sync(folder: str, journal: str, at: int) -> None:
+    """Send, each message on disk before the next, and be killed in the middle of that sync of the log."""
+    _send_and_act_in_a_sync(folder, journal, at, signal.SIGKILL)
+
+
+def stops_in_a_sync(folder: str, journal: str) -> None:
+    """Send one message, and be stopped in the middle of its sync; end when somebody lets it go on."""
+    _send_and_act_in_a_sync(folder, journal, 1, signal.SIGSTOP)
+
+
+def _send_and_act_in_a_sync(folder: str, journal: str, at: int, act: signal.Signals) -> None:
+    note, trap = Journal(journal).note, Trap(("sync",), lambda _: os.kill(os.getpid(), act))
+    disk = Disk("acting", trap)
+    store = open_room(folder, sync="full", vfs=disk.name, busy_timeout_s=60)
+    trap.arm(at)
+    while not trap.sprung:
+        note("sent", store.put([letter()]))

@@ -242,15 +242,19 @@ _SQLITE = (
     ),
     Mutant(
         "stores/sqlite/file.py", "a checkpoint does not wait for the disk",
-        "'FULL' if self._config.sync == 'full' else 'NORMAL'", "'FULL' if self._config.sync == 'full' else 'OFF'",
+        "'FULL' if self._waits_for_disk else 'NORMAL'", "'FULL' if self._waits_for_disk else 'OFF'",
     ),
     Mutant(
         "stores/sqlite/file.py", "full sync waits for the disk no more than the default",
-        "'FULL' if self._config.sync == 'full' else 'NORMAL'", "'NORMAL'",
+        "if mine.log_to_sync is not None and not mine.unsynced:", "if False:",
     ),
     Mutant(
         "stores/sqlite/file.py", "after a claim nothing waits for the disk",
-        'self.select("PRAGMA synchronous = FULL")', 'self.select("PRAGMA synchronous = NORMAL")',
+        "        yield\n        self._mine.unsynced = False\n", "        yield\n",
+    ),
+    Mutant(
+        "stores/sqlite/wal.py", "a sync that failed is made up for by the next one",
+        "                self._failed = True\n", "                raise\n",
     ),
     Mutant(
         "stores/sqlite/file.py", "a commit that failed is told as done",

@@ -34,7 +34,7 @@ from postroom.stores.liveness import Attendance
 from . import looking
 from .connection import Here, Numbers, ThreadConnection, in_our_words
 from .contention import Crowd, Patience
-from .layout import APPLICATION_ID, DATABASE, LOCK, DatabaseLayout, opening, prepare, read_salt, refuse_unsafe
+from .layout import DATABASE, LOCK, DatabaseLayout, opening, prepare, read_salt, refuse_unsafe
 from .rows import Row
 from .wal import KEPT_BYTES, WriteAheadLog
 
@@ -50,7 +50,8 @@ class _ThreadConnections(threading.local):
     """What a thread has of a file: its connection, from the first time that it is asked for."""
 
     log: tuple[int, int] | None = None  # the identity of the write-ahead log that its connection has open
-    unsynced = False  # whether its commits do not wait for the disk just now, where they should
+    log_to_sync: apsw.VFSFile | None = None  # the same, where its commits wait for the disk
+    unsynced = False  # whether they do not wait just now
 
     def __init__(self, open_connection: Callable[[], ThreadConnection]) -> None:
         self._open_connection = open_connection
@@ -77,6 +78,7 @@ class SqliteFile:
         self.folder = folder
         self.path = folder / DATABASE
         self._config = config
+        self._waits_for_disk = config.sync == "full"
         self._vfs = vfs
         self._mine = _ThreadConnections(self._open_connection)
         #: Those of all threads; strong references: see ThreadConnection.
@@ -174,7 +176,7 @@ class SqliteFile:
         connection.create_scalar_function("tick", tick, 0)
         connection.transaction_mode = "IMMEDIATE"
         connection.execute(
-            f"PRAGMA synchronous = {'FULL' if self._config.sync == 'full' else 'NORMAL'}; PRAGMA mmap_size = 0; "
+            f"PRAGMA synchronous = {'FULL' if self._waits_for_disk else 'NORMAL'}; PRAGMA mmap_size = 0; "
             f"PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = {KEPT_BYTES}{_FULL_SYNC}"
         ).fetchall()
         connection.set_wal_hook(self.log.hook())
@@ -203,6 +205,7 @@ class SqliteFile:
         try:
             connection = self._connect()
             found = read_salt(connection)  # which also opens the log
+            to_sync = self.log.open_to_sync() if self._waits_for_disk and self._way is None else None
         except apsw.Error as error:
             self.check_there()  # removed a moment ago?
             if self._way not in (None, looking.way_to_look(self.path)):
@@ -211,11 +214,32 @@ class SqliteFile:
         if found != self.salt or _identity(self.path) != self._identity:
             connection.close()
             self.is_gone("was replaced by another room's file")
-        self._mine.log = _identity(self.log.path)
+        self._mine.log, self._mine.log_to_sync = _identity(self.log.path), to_sync
         # with sync=full each write waits for the disk: there is nothing to be gained by resting
-        crowd = None if self._config.sync == "full" else self._crowd
+        crowd = self._crowd if to_sync is None else None
         connection.set_busy_handler(Patience(self._config.busy_timeout_s, crowd, self.numbers.writes_much))
+        if (
+            to_sync is not None
+        ):  # it waits by itself, when its commit has left the write lock to others (docs/design/sqlite.md)
+            connection.execute("PRAGMA synchronous = NORMAL").fetchall()
+            connection.set_wal_hook(self._commit_hook())
         return connection
+
+    def _commit_hook(self) -> Callable[[apsw.Connection, str, int], int]:
+        """The commit hook of connections whose commits wait for the disk. It does not keep the file, like the log's."""
+        known = weakref.ref(self)
+
+        def committed(_connection: apsw.Connection, _name: str, pages: int) -> int:
+            file = known()
+            if file is not None:
+                if pages >= file.log.lengthen_from:
+                    file.log.committed(pages)
+                mine = file._mine  # noqa: SLF001  (it is its own)
+                if mine.log_to_sync is not None and not mine.unsynced:
+                    file.log.sync(mine.log_to_sync)
+            return apsw.SQLITE_OK
+
+        return committed
 
     def let_go_of_inherited(self) -> None:
         """Have no connections any more, and close none: for the copy of this object in a process that was forked off.
@@ -269,7 +293,10 @@ class SqliteFile:
         self._mine.connection.change("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Keep the step. On failure nothing of it is kept."""
+        """Keep the step.
+
+        On failure nothing of it is kept, unless the error says that it was done: then the disk failed to sync it.
+        """
         try:
             self._mine.connection.change("COMMIT")
         except RoomError:
@@ -290,21 +317,17 @@ class SqliteFile:
         Only in methods that are `whole`: where the block raises, `tidy_up` ends this.
         """
         self._mine.unsynced = True
-        self.select("PRAGMA synchronous = NORMAL")
         yield
-        self._sync_again()
-
-    def _sync_again(self) -> None:
-        self.select("PRAGMA synchronous = FULL")
         self._mine.unsynced = False
 
     def sync_what_is_there(self) -> None:
-        """For a repeat that changes nothing: with sync=full, what others wrote without waiting for the disk is on it, too.
+        """For a repeat that changes nothing: with sync=full, what others wrote is on the disk, whether they waited or not.
 
-        A commit syncs only where a page was written: here the first one, with a number that is the same in all layouts.
+        Raises RoomUnreachable where the disk fails: it may not survive a power cut.
         """
-        if self._config.sync == "full":
-            self.select(f"PRAGMA application_id = {APPLICATION_ID}")
+        self.connection()  # which opens the log
+        if self._mine.log_to_sync is not None:
+            self.log.sync(self._mine.log_to_sync)
 
     def left_open(self) -> bool:
         """Whether this thread has begun something that it has not ended yet.
@@ -327,8 +350,7 @@ class SqliteFile:
         """
         with suppress(RoomError):  # closed meanwhile
             self.roll_back()
-            if self._mine.unsynced:
-                self._sync_again()
+            self._mine.unsynced = False
 
     # Looking after the file
 

@@ -9,7 +9,7 @@ from postroom.core import crashpoints
 from postroom.core.message import Draft, Message, MessageWithLedger, id_of, ids_of
 from postroom.core.states import WITHDRAWABLE, State
 from postroom.errors import InvalidMessage
-from postroom.stores.contract import topic_channel, topic_message, topic_to
+from postroom.stores.contract import FEED, topic_channel, topic_message, topic_to
 
 from .housekeeping import SqliteHousekeeping
 from .rows import StepTime, ledger_text
@@ -62,7 +62,10 @@ class Puts:
             self._upkeep.release_the_gone()
         with self._steps.step() as moment:
             is_limited = self._limits.known_to_sender(moment.now) is not None
-            return self.put_all(drafts, moment) if special or is_limited else self._put_plain(drafts, moment)
+            ids = self.put_all(drafts, moment) if special or is_limited else self._put_plain(drafts, moment)
+        if moment.everyone == {FEED} and not moment.one_each:  # all of them are repeats, and nothing was written
+            self._file.sync_what_is_there()
+        return ids
 
     def _put_plain(self, drafts: Sequence[Draft], moment: StepTime) -> list[str]:
         """Many usual messages, written at once."""
@@ -84,7 +87,6 @@ class Puts:
         for draft in drafts:
             repeated = [] if draft.idempotency_key is None else self._repeat_of(draft)
             if repeated:
-                self._file.sync_what_is_there()
                 ids += repeated
             elif draft.publish:
                 agents = self._file.execute("subscribers", (draft.channel,))

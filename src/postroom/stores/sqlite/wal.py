@@ -1,4 +1,5 @@
-"""Checkpoints: the write-ahead log is kept short beside the calls that make it long, and lengthened ahead of commits.
+"""Checkpoints and syncs: the write-ahead log is kept short beside the calls that make it long, lengthened ahead of
+commits, and synced without the write lock.
 
 Left to itself SQLite copies the log back into the file (a checkpoint) in the very commit that made it too long. That
 call then waits for the disk, a tenth of a second for 32 MB; and where other processes keep writing the log does not get
@@ -21,6 +22,7 @@ import apsw
 
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.system.process import join_thread, start_thread
+from postroom.errors import RoomUnreachable
 
 from .contention import Patience
 from .layout import PAGE_BYTES
@@ -132,6 +134,7 @@ class WriteAheadLog:
         self._connect = connect
         self._vfs = vfs
         self._next_tidy_ns = 0
+        self._failed = False  # whether a sync failed, and no checkpoint has made up for it
         self.checkpointer = Checkpointer(self.fold, clock, beside=self.folds_beside)
         #: The log is made longer when it has more pages than this; only with sync=full.
         self.lengthen_from = AHEAD_FROM_PAGES if sync == "full" and self.folds_beside else LONG_PAGES
@@ -181,6 +184,34 @@ class WriteAheadLog:
                 self.lengthen_from = LONG_PAGES if reaches >= LONG_PAGES else reaches - AHEAD_PAGES // 4
             finally:
                 log.xClose()
+
+    def open_to_sync(self) -> apsw.VFSFile:
+        """The log as `sync` takes it. Each thread has its own: the system tells a failure once for each opened file."""
+        return apsw.VFSFile(self._vfs or "", str(self.path), [_LOG_THAT_IS_THERE, 0])
+
+    def sync(self, opened: apsw.VFSFile) -> None:
+        """All that was committed before this call is on the disk when it returns.
+
+        The log is one sequence, so this covers what other processes committed before, too. Many may do it at once: the
+        system makes one flush of those that come together.
+
+        Raises RoomUnreachable where the disk fails: what was committed is seen by all, and may not survive a power cut.
+        A page that failed to reach the disk is not written again by the next sync, and what follows it in the log would
+        be lost with it. So from then on only a checkpoint counts, which puts all of it into the database and begins the
+        log anew (tests/faults/test_io_errors.py).
+        """
+        if not self._failed:
+            try:
+                opened.xSync(apsw.SQLITE_SYNC_NORMAL)
+            except apsw.Error:
+                self._failed = True
+            else:
+                return
+        if self.fold() is not Fold.DONE:
+            raise RoomUnreachable(
+                f"the disk of {self.path} failed to sync; it was done, but may not survive a power cut"
+            )
+        self._failed = False
 
     def fold(self) -> Fold:
         """Fold the log back into the file: a checkpoint, after which writers begin the log anew.
