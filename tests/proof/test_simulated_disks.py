@@ -115,6 +115,7 @@ def commit_piece_by_piece(patch: pytest.MonkeyPatch) -> None:
 
 def say_done_when_the_commit_failed(patch: pytest.MonkeyPatch) -> None:
     def commit(self: SqliteFile) -> None:
+        assert self._mine.connection is not None
         try:
             self._mine.connection.change("COMMIT")
         except RoomError:

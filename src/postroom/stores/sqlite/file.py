@@ -47,25 +47,12 @@ _last_rowid = apsw.Connection.last_insert_rowid
 
 
 class _ThreadConnections(threading.local):
-    """What a thread has of a file: its connection, from the first time that it is asked for."""
+    """What a thread has of a file: its connection, from the first time that it is needed."""
 
+    connection: ThreadConnection | None = None
     log: tuple[int, int] | None = None  # the identity of the write-ahead log that its connection has open
     log_to_sync: apsw.VFSFile | None = None  # the same, where its commits wait for the disk
     unsynced = False  # whether they do not wait just now
-
-    def __init__(self, open_connection: Callable[[], ThreadConnection]) -> None:
-        self._open_connection = open_connection
-
-    def __getattr__(self, name: str) -> ThreadConnection:
-        if name != "connection":
-            raise AttributeError(name)
-        connection = self.connection = self._open_connection()
-        return connection
-
-    def in_use(self) -> set[apsw.Connection]:
-        """The connections that this thread is in the middle of something with. It need not have any."""
-        mine: ThreadConnection | None = self.__dict__.get("connection")
-        return set() if mine is None else mine.in_use()
 
 
 class SqliteFile:
@@ -80,7 +67,7 @@ class SqliteFile:
         self._config = config
         self._waits_for_disk = config.sync == "full"
         self._vfs = vfs
-        self._mine = _ThreadConnections(self._open_connection)
+        self._mine = _ThreadConnections()
         #: Those of all threads; strong references: see ThreadConnection.
         self._connections: set[apsw.Connection] = set()
         self.log = WriteAheadLog(self.path, self._connect, clock, vfs, config.sync)
@@ -190,13 +177,17 @@ class SqliteFile:
 
     def connection(self) -> apsw.Connection:
         """This thread's connection."""
-        return self._mine.connection.free().raw
+        return (self._mine.connection or self._connected()).free().raw
 
-    def _open_connection(self) -> ThreadConnection:
+    def _connected(self) -> ThreadConnection:
         """For a thread that has none yet; or one of a room that was closed, or of a process that forked."""
+        how = self.path, self._connect_thread, self._connections
         if self._way is None or self._way.written_at_ns is None:
-            return ThreadConnection(self.path, self._connect_thread, self._connections)
-        return looking.CheckedConnection(self.path, self._connect_thread, self._connections, self._check_unwritten)
+            connection = ThreadConnection(*how)
+        else:
+            connection = looking.CheckedConnection(*how, self._check_unwritten)
+        self._mine.connection = connection
+        return connection
 
     def _connect_thread(self) -> apsw.Connection:
         if self._closed or self.inherited:
@@ -249,7 +240,7 @@ class SqliteFile:
         may have held SQLite's locks when it forked.
         """
         _Kept(self._mine, self._connections).keep_for_ever()
-        self._mine, self._connections = _ThreadConnections(self._open_connection), set()
+        self._mine, self._connections = _ThreadConnections(), set()
 
     @property
     def inherited(self) -> bool:
@@ -268,29 +259,29 @@ class SqliteFile:
 
     def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
         """Run one named statement to its end; inside a transaction as part of it, else on its own."""
-        return self._mine.connection.rows(self.statements[name], bindings)
+        return (self._mine.connection or self._connected()).rows(self.statements[name], bindings)
 
     def change(self, name: str, bindings: Sequence[Any]) -> int:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
-        return self._mine.connection.change(self.statements[name], bindings)
+        return (self._mine.connection or self._connected()).change(self.statements[name], bindings)
 
     def insert(self, bindings: Sequence[Any]) -> int:
         """Store one message. Returns its key."""
-        return self._mine.connection.change(self.statements["insert"], bindings, _last_rowid)
+        return (self._mine.connection or self._connected()).change(self.statements["insert"], bindings, _last_rowid)
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
         """Store messages whose keys are given."""
-        self._mine.connection.many(self.statements["insert"], rows)
+        (self._mine.connection or self._connected()).many(self.statements["insert"], rows)
 
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""
-        return self._mine.connection.rows(sql, bindings)
+        return (self._mine.connection or self._connected()).rows(sql, bindings)
 
     # Transactions
 
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
-        self._mine.connection.change("BEGIN IMMEDIATE")
+        (self._mine.connection or self._connected()).change("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
         """Keep the step.
@@ -298,14 +289,14 @@ class SqliteFile:
         On failure nothing of it is kept, unless the error says that it was done: then the disk failed to sync it.
         """
         try:
-            self._mine.connection.change("COMMIT")
+            (self._mine.connection or self._connected()).change("COMMIT")
         except RoomError:
             self.roll_back()
             raise
 
     def roll_back(self) -> None:
         """Keep nothing of the step. Never raises: the first error is the one to tell."""
-        connection = self._mine.connection.free()
+        connection = (self._mine.connection or self._connected()).free()
         with suppress(RoomError, apsw.ConnectionClosedError):
             if connection.raw.in_transaction:
                 connection.rows("ROLLBACK")
@@ -335,7 +326,7 @@ class SqliteFile:
         Raises RoomBusy in the middle of a statement that writes: there nothing else can be done.
         """
         mine = self._mine
-        connection = mine.connection
+        connection = mine.connection or self._connected()
         if connection.running:
             connection = connection.free()
         try:
@@ -498,13 +489,14 @@ class SqliteFile:
             return
         self.log.checkpointer.close()
         self._closed = True
-        in_use = self._mine.in_use()
+        mine = self._mine.connection
+        in_use = set() if mine is None else mine.in_use()
         while self._connections:
             connection = self._connections.pop()
             if connection not in in_use:
                 with suppress(apsw.Error, apsw.ThreadingViolationError):
                     connection.close()
-        self._mine = _ThreadConnections(self._open_connection)
+        self._mine = _ThreadConnections()
         self._crowd.close()
         self.attendance.close()
         self._leave()
