@@ -314,6 +314,19 @@ WHERE channel = ?1 AND state = 0 AND {in_limited} AND to_agent IS ?2 AND (expire
     AND (order_key IS NULL OR order_key NOT IN (SELECT value FROM json_each(?6)))
 ORDER BY priority DESC, key LIMIT ?4
 
+-- name: used_up
+-- The buckets of a rate that let nothing pass now. (A number that is none counts as full, as in gates.py.)
+SELECT name FROM {cells} WHERE {in_used_up}
+
+-- name: in_used_up
+name > ?1 AND name < ?2 AND CAST(value AS REAL) > ?3 AND CAST(value AS REAL) < 9.2e18
+
+-- name: first_to_open
+-- Of those that keep a message of a mailbox waiting, which is full again first.
+SELECT min(CAST(value AS REAL)) FROM {cells} WHERE {in_used_up} AND substr(name, length(?1) + 1) IN (
+    SELECT CASE ?6 WHEN 'sender' THEN from_agent ELSE order_key END FROM {mail} INDEXED BY limited
+    WHERE channel = ?4 AND state = 0 AND {in_limited} AND to_agent IS ?5)
+
 -- name: running
 SELECT from_agent, order_key FROM {mail} INDEXED BY limited
 WHERE channel = ?1 AND state = 1 AND {in_limited} AND answer_to IS NULL
