@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,9 +56,7 @@ def measured(rooms: dict[int, dict[str, Operation]], runs: int) -> Curves:
                 us = (time.thread_time_ns() - begin_ns) / 1000
                 if run > 1:  # the first ones warm up
                     took.setdefault(name, {}).setdefault(size, []).append(us)
-    return {
-        name: {size: statistics.median(each) for size, each in by_size.items()} for name, by_size in took.items()
-    }
+    return {name: {size: statistics.median(each) for size, each in by_size.items()} for name, by_size in took.items()}
 
 
 def commands(folders: dict[int, Path]) -> Curves:
@@ -73,9 +72,7 @@ def commands(folders: dict[int, Path]) -> Curves:
                 subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 if run:
-                    by_size[size].append(
-                        (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e6
-                    )
+                    by_size[size].append((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e6)
         found[f"{name} (command)"] = {size: min(each) for size, each in by_size.items()}
     return found
 
@@ -99,17 +96,16 @@ def settled(room: Room) -> Room:
 
 def of_agents(place: Path, sizes: Sequence[int], runs: int) -> Curves:
     """Agents that are registered, one of which is used."""
-    rooms, operations = [], {}
+    rooms: list[Room] = []
+    operations: dict[int, dict[str, Operation]] = {}
     for size in sizes:
         room = open_room(place / f"agents-{size}")
         rooms.append(room)
         for number in range(size - len(room.agents())):
             room.agent(f"agent{number}", transient=True)
-        ada, bob = room.agent("agent0", transient=True), room.agent("agent1", transient=True)
         operations[size] = {
-            "send": lambda ada=ada: ada.send("agent1", {"n": 1}),
-            "receive + ack": lambda bob=bob: bob.receive(timeout_s=0).ack(),
-            "status": lambda room=room: status(room),
+            **mail_of(room, "agent0", "agent1"),
+            "status": partial(status, room),
             "agents": room.agents,
         }
     found = measured(operations, runs)
@@ -155,7 +151,6 @@ def of_messages(place: Path, sizes: Sequence[int], runs: int, *, finished: bool)
 
 
 def on_messages(room: Room, loop: asyncio.AbstractEventLoop) -> dict[str, Operation]:
-    ada, bob = room.agent("ada", transient=True), room.agent("bob", transient=True)
     id = room.peek(state=None, order="oldest", limit=1)[0].id
 
     async def hub_of_room() -> Hub:
@@ -175,34 +170,40 @@ def on_messages(room: Room, loop: asyncio.AbstractEventLoop) -> dict[str, Operat
         "status": lambda: status(room),
         "the page's first picture": page,
         "top's first picture": lambda: Lookout(room).look(),
-        "send": lambda: ada.send("bob", {"n": 1}),
-        "claim + ack": lambda: bob.receive(timeout_s=0).ack(),
+        **mail_of(room, "ada", "bob"),
     }
+
+
+def mail_of(room: Room, sender: str, receiver: str) -> dict[str, Operation]:
+    """A message that is sent, and one that is received."""
+    ada, bob = room.agent(sender, transient=True), room.agent(receiver, transient=True)
+    return {"send": lambda: ada.send(receiver, {"n": 1}), "receive + ack": lambda: bob.receive(timeout_s=0).ack()}
 
 
 # Sessions
 
 
+def open_session(room: Room) -> None:
+    with room.session():
+        pass
+
+
 def of_sessions(place: Path, sizes: Sequence[int], runs: int) -> Curves:
     """Sessions that are kept: all of them but two have ended."""
-    rooms, operations = [], {}
+    rooms: list[Room] = []
+    operations: dict[int, dict[str, Operation]] = {}
     for size in sizes:
         room = open_room(place / f"sessions-{size}")
         rooms.append(room)
         for _ in range(size - len(list_sessions(room.gateway))):
-            with room.session():
-                pass
+            open_session(room)
         session = room.session().__enter__()
-        box = session.mailbox("box", int)
-
-        def opened(room: Room = room) -> None:
-            with room.session():
-                pass
+        box = session.mailbox["box"]
 
         operations[size] = {
-            "send in a session": lambda box=box: box.send(1),
-            "session list": lambda room=room: list_sessions(room.gateway),
-            "a session, opened and ended": opened,
+            "send in a session": partial(box.send, 1),
+            "session list": partial(list_sessions, room.gateway),
+            "a session, opened and ended": partial(open_session, room),
         }
     found = measured(operations, min(runs, 10))
     for room in rooms:
@@ -214,21 +215,24 @@ def of_sessions(place: Path, sizes: Sequence[int], runs: int) -> Curves:
 
 
 def of_files(place: Path, megabytes: Sequence[int], runs: int) -> Curves:
-    """A file that is attached, per megabyte. Each time another one: a known one is not kept twice."""
+    """A file that is attached, per megabyte."""
     folder = place / "files"
     folder.mkdir(exist_ok=True)
     with open_room(place / "attached") as room:
-        operations = {}
+        operations: dict[int, dict[str, Operation]] = {}
         for size in megabytes:
             path = folder / f"{size}"
 
-            def attach(path: Path = path, size: int = size) -> None:
-                room.attach(path)
-
             path.write_bytes(os.urandom(2**20) * size)
-            operations[size] = {"attach a file, per MB": attach}
+            operations[size] = {"attach a file, per MB": partial(attach, room, path)}
         found = measured(operations, min(runs, 3))
     return {name: {size: us / size for size, us in curve.items()} for name, curve in found.items()}
+
+
+def attach(room: Room, path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(os.urandom(16))  # another file: a known one is not kept twice
+    room.attach(path)
 
 
 def ratio(curve: dict[int, float]) -> float:
@@ -274,7 +278,9 @@ def main() -> None:
     if args.json:
         print(json.dumps({name: {"us": curve, "ratio": ratio(curve)} for name, curve in curves.items()}))
         return
-    print(f"load {os.getloadavg()[0]:.1f}; microseconds of processor time; the ratio is that of the largest to the smallest")
+    print(
+        f"load {os.getloadavg()[0]:.1f}; microseconds of processor time; the ratio is that of the largest to the smallest"
+    )
     print(shown(curves))
 
 

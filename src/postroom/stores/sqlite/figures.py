@@ -120,7 +120,7 @@ class RoomFigures:
     @whole
     def count(self, query: Query, gone: Sequence[int]) -> int | None:
         """How many messages a query means; None where figures do not tell: then it asks for more than states and mailboxes."""
-        of_boxes = not (query.visible_to is query.to_agent is query.channels is None)
+        of_boxes = any(wish is not None for wish in (query.visible_to, query.to_agent, query.channels))
         if query.states is None or not is_about_boxes(query) or (of_boxes and not query.states <= OPEN):
             return None
         with one_snapshot(self._file):
@@ -135,7 +135,9 @@ class RoomFigures:
         marks = self._known()
         counts = (marks and self._added_up(marks)) or self._counted()
         late = naming(gone, self._file.statements["overdue"])
-        for state, judged, to_agent, channel, count, oldest in self._file.select(late, {"now": self._steps.moment().now}):
+        for state, judged, to_agent, channel, count, oldest in self._file.select(
+            late, {"now": self._steps.moment().now}
+        ):
             box = to_agent, channel
             for counter in (counts.states, counts.boxes.setdefault(box, Counter())):
                 counter[state] -= count
@@ -166,7 +168,7 @@ class RoomFigures:
             counts.oldest[box] = min(oldest, counts.oldest.get(box, oldest))
 
     def _all_finished(self) -> dict[int, int]:
-        counts = dict(self._file.execute("count_finished"))
+        counts: dict[int, int] = dict(self._file.execute("count_finished"))
         counts[State.ACKED] = counts.pop(_ALL) - sum(count for state, count in counts.items() if state != _ALL)
         return {state: count for state, count in counts.items() if state in _ENDED}
 
@@ -185,8 +187,8 @@ class RoomFigures:
         for to_agent, channel, state, count in execute("open_elsewhere"):
             counts.boxes.setdefault((to_agent, channel), Counter())[state] += count
         for front in self.fronts():
-            box = front.to_agent, front.channel
-            counts.oldest[box] = min(front.key, counts.oldest.get(box, front.key))
+            name = front.to_agent, front.channel
+            counts.oldest[name] = min(front.key, counts.oldest.get(name, front.key))
         ready = set(counts.oldest)
         self._add_blocked(counts)
         for name in left.keys() | counts.boxes.keys():
@@ -206,8 +208,7 @@ class RoomFigures:
         """Finished messages by state."""
         with one_snapshot(self._file):
             marks = self._known()
-            found = None if marks is None else dict(self._file.execute("counted_finished", marks[:2]))
-            return found or self._all_finished()
+            return self._all_finished() if marks is None else dict(self._file.execute("counted_finished", marks[:2]))
 
     # Remembering
 

@@ -21,6 +21,8 @@ from .rows import CHANGE, OWNER, SOURCES, STATE, WAITER, Row, StepTime, claim_or
 from .transactions import Transactions, whole
 
 _to_json = msgspec.json.Encoder().encode
+#: Of messages that are listed in the order of claims, so many more are looked up: some may be taken meanwhile.
+_SPARE: Final = 10
 #: Where mailboxes have more than that among them, reading everything in the order of claims is as fast.
 _MOST_READ: Final = 10_000
 
@@ -138,16 +140,16 @@ class RowReading:
                 name, first = (box.to_agent, box.channel), (box.rank, box.key)
                 best[name] = min(best.get(name, first), first)
         found: list[Row] = []
-        read = 0
+        wanted, read = query.limit + _SPARE, 0
         for to_agent, channel in sorted(best, key=best.__getitem__):
             # expired ones may stand first: what is behind them is no better
-            if len(found) == query.limit and best[to_agent, channel] > claim_order(found[-1]):
+            if len(found) == wanted and best[to_agent, channel] > claim_order(found[-1]):
                 break
-            rows = self._of_box(to_agent, channel, now, query.limit)
+            rows = self._of_box(to_agent, channel, now, wanted)
             read += len(rows)
             if read > _MOST_READ:
                 return None
-            found = sorted(found + rows, key=claim_order)[: query.limit]
+            found = sorted(found + rows, key=claim_order)[:wanted]
         return found
 
     def _of_box(self, to_agent: str | None, channel: str, now: int, limit: int) -> list[Row]:
