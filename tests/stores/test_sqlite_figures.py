@@ -38,6 +38,7 @@ def _remember_from_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(figures, name, value)
 
 
+@pytest.mark.slow
 class TestRemembered(StoreContract):
     """The contract, in a room that remembers its figures from its first message on."""
 
