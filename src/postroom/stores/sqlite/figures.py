@@ -223,7 +223,8 @@ class RoomFigures:
             if self._came_since(None, _MANY) < _MANY:
                 return
             with self._steps.step():
-                self._file.select(self._file.statements["counted_schema"])
+                if self._marks() is None:  # nobody made it meanwhile
+                    self._file.select(self._file.statements["counted_schema"])
             self._forget()
         elif marks.since_ms + _ANEW_MS < self._steps.moment().now:
             self._forget()
