@@ -21,7 +21,7 @@ OF_A_LIBRARY = """
     core.system core.system.process core.system.files core.system.startup errors
     board sessions room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness
     stores.cells stores.sqlite stores.bells.page stores.bells.spinning
-    stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
+    stores.sqlite.connection stores.sqlite.contention stores.sqlite.figures stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
     stores.sqlite.transactions stores.sqlite.housekeeping stores.sqlite.limiting stores.sqlite.putting stores.sqlite.settling
     mail mail.agent mail.gateway mail.housekeeping mail.leases mail.moved mail.presence mail.received mail.redacting

@@ -61,7 +61,7 @@ class Move(NamedTuple):
 
 #: READY too: until another receiver takes a message, the one whose lease has ended may still settle it.
 _C = frozenset({State.CLAIMED, State.READY})
-_ENDED_BADLY = frozenset({State.DEAD, State.EXPIRED, State.REFUSED})
+ENDED_BADLY: Final = frozenset({State.DEAD, State.EXPIRED, State.REFUSED})
 
 MOVES: Final = (
     Move("claimed", frozenset({State.READY, State.AWAITED}), State.CLAIMED, "a receiver takes it under a lease"),
@@ -86,7 +86,7 @@ MOVES: Final = (
     Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
     Move("expired", WITHDRAWABLE | {State.CLAIMED}, State.EXPIRED, "its time to live ended"),
     Move("withdrawn", WITHDRAWABLE, State.WITHDRAWN, "its sender took it back or replaced it before a receiver had it"),
-    Move("requeued", _ENDED_BADLY, State.READY, "it was put back, with its delivery count reset"),
+    Move("requeued", ENDED_BADLY, State.READY, "it was put back, with its delivery count reset"),
     Move("unheld", frozenset({State.AWAITED}), State.READY, "the asker gave up; the answer is ordinary mail"),
 )
 

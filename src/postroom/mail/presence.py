@@ -27,7 +27,7 @@ from postroom.core.config import AGENT_LEASE_S, HEARTBEAT_S
 from postroom.core.message import GROUP_SIGN, Message
 from postroom.core.states import OPEN, State
 from postroom.stores.cells import update
-from postroom.stores.contract import Query, Ticket
+from postroom.stores.contract import MailboxFigures, Query, Ticket
 
 from .gateway import Gateway
 
@@ -300,10 +300,10 @@ def addressees(gateway: Gateway) -> list[str]:
     return sorted({*names(gateway), *subscribers, *boxes, *groups})
 
 
-def agents(gateway: Gateway) -> list[AgentInfo]:
-    """All agents that were ever here, with what waits for each."""
+def agents(gateway: Gateway, mailboxes: Iterable[MailboxFigures] | None = None) -> list[AgentInfo]:
+    """All agents that were ever here, with what waits for each: as these mailboxes say, where the caller has looked already."""
     pending: dict[str | None, int] = {}
-    for box in gateway.store.stats().mailboxes:
+    for box in gateway.store.stats().mailboxes if mailboxes is None else mailboxes:
         pending[box.to_agent] = pending.get(box.to_agent, 0) + box.depth
     found, beats, process_alive = [], heartbeats(gateway), functools.cache(gateway.store.process_alive)
     for cell in gateway.store.cell_scan(CELLS):

@@ -132,6 +132,14 @@ def bucket_cell(channel: str, rule: LimitRule, group: str) -> str:
     return f"{BUCKETS}/{len(channel)}/{channel}/{rule.by or ''}/{rule.per_s:g}/{rule.burst}/{group}"
 
 
+class UsedUp(NamedTuple):
+    """The buckets of a rate that let nothing pass now: cells whose names begin so, and whose numbers are above this."""
+
+    rule: LimitRule
+    prefix: str
+    full_after_ms: float
+
+
 class Gates:
     """The gates of one claim at one moment.
 
@@ -197,6 +205,19 @@ class Gates:
             return []
         counts = self._counted(channel).items()
         return [name for (kind, name), count in counts if kind == by and name is not None and count >= most]
+
+    def used_up(self, channel: str) -> Iterator[UsedUp]:
+        """How the store finds the senders or order keys whose rates are used up, all at once."""
+        limits = self._limits.channels.get(channel)
+        for rule in () if limits is None else limits.rules:
+            if rule.by is not None and rule.per_s is not None:
+                least_ms = self._now_ms + (rule.burst - 1) * rule.interval_ms()
+                yield UsedUp(rule, bucket_cell(channel, rule, ""), least_ms)
+
+    def opens_with(self, rule: LimitRule, full_ms: float) -> None:
+        """A bucket that keeps messages waiting will be full again at that time: a gate opens before that."""
+        full_ms = min(full_ms, self._now_ms + rule.burst * rule.interval_ms())
+        self.opens_ms = min(self.opens_ms, full_ms - (rule.burst - 1) * rule.interval_ms())
 
     def _is_closed(self, channel: str, rule: LimitRule, name: str) -> bool:
         if rule.concurrent is not None and self._counted(channel)[rule.by, name] >= rule.concurrent:

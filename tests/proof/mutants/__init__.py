@@ -241,6 +241,22 @@ _SQLITE = (
         "self.next_roll_call_ns = now_ns + _ROLL_CALL_NS", "self.next_roll_call_ns = now_ns + _ROLL_CALL_NS * 10**9",
     ),
     Mutant(
+        "stores/sqlite/housekeeping.py", "what is deleted stays in the figures",
+        "        self.figures.count_out(keys, stays=False)\n", "",
+    ),
+    Mutant(
+        "stores/sqlite/store.py", "an ended message with a note counts twice",
+        "            self._upkeep.figures.count_out([key], stays=True)\n            return", "            return",
+    ),
+    Mutant(
+        "stores/sqlite/figures.py", "what is claimed or delayed counts as waiting",
+        "box[State.READY] = left[name] - box.total()", "box[State.READY] = left[name]",
+    ),
+    Mutant(
+        "stores/sqlite/schema.sql", "a rate that lets more pass keeps its messages waiting",
+        "CAST(value AS REAL) > ?3 AND", "CAST(value AS REAL) > 0 AND",
+    ),
+    Mutant(
         "stores/sqlite/file.py", "a checkpoint does not wait for the disk",
         "'FULL' if self._waits_for_disk else 'NORMAL'", "'FULL' if self._waits_for_disk else 'OFF'",
     ),

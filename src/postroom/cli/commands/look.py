@@ -12,6 +12,7 @@ from postroom.core.clock import from_iso, span_text
 from postroom.core.message import Message
 from postroom.core.states import State
 from postroom.errors import PostroomError, RoomError
+from postroom.mail import presence
 from postroom.mail.handles import handle_of
 from postroom.mail.presence import STATUSES, AgentInfo
 from postroom.stores.contract import MailboxFigures, Query
@@ -30,7 +31,8 @@ OWN_WORD: Final = "any other word is a status that the agent gave itself"
 
 def status(call: Invocation) -> None:
     room = call.room
-    stats, agents, waits = room.stats(), room.agents(), room.waits()
+    stats, waits = room.stats(), room.waits()
+    agents = presence.agents(room.gateway, stats.mailboxes)
     limits, schedules = room.limits(), room.schedules()
     next_tick = min((each.next_tick for each in schedules if each.next_tick is not None), default=None)
     boxes = _with_later(room, stats.mailboxes)

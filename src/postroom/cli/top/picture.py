@@ -15,6 +15,7 @@ import msgspec
 from postroom.core.clock import from_iso, iso
 from postroom.core.states import ENDING
 from postroom.doors.waits import in_cycles
+from postroom.mail import presence
 from postroom.mail.limiting import RoomLimits, limits_text
 from postroom.mail.presence import AgentInfo
 from postroom.mail.receipts import Wait
@@ -233,7 +234,7 @@ class Lookout:
             out_per_s=round(sum((flow.out_per_s for flow in flows.values()), 0.0), 1),
             oldest_age_s=max((_age_s(box.oldest_ms, now_ms) for box in stats.mailboxes), default=None),
             store=stats.store,
-            agents=agent_lines(room.agents(), now_ms),
+            agents=agent_lines(presence.agents(room.gateway, stats.mailboxes), now_ms),
             mailboxes=box_lines(stats.mailboxes, flows, now_ms),
             waiting=wait_lines(room.waits(), now_ms),
             dead=self._dead(now_ms) if stats.states.get("dead") else [],

@@ -14,6 +14,7 @@ from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GON
 from postroom.stores.contract import Swept, topic_message, topic_to
 
 from . import search
+from .figures import RoomFigures
 from .limiting import SqliteLimits
 from .rows import SEARCH_MARK, StepTime, ledger_text
 from .transactions import Transactions, whole
@@ -35,6 +36,7 @@ class SqliteHousekeeping:
         self._file = steps.file
         self._config = config
         self.limits = SqliteLimits(steps)
+        self.figures = RoomFigures(steps)
         #: The room time before which claims do not look at the timers; 0 after one was set that the last look did not
         #: see.
         self.next_look = 0
@@ -189,9 +191,10 @@ class SqliteHousekeeping:
     @whole
     def sweep(self) -> Swept:
         """See `Store.sweep`."""
-        finished = self._file.execute("count_finished")
         swept = _sum(self.apply_all_timers(), self.release_the_gone())
-        purged = self._forget_old(sum(count for state, count in finished if state != State.DEAD))
+        self.figures.count_up()
+        finished = self.figures.finished()
+        purged = self._forget_old(sum(count for state, count in finished.items() if state != State.DEAD))
         if self._file.execute("meta_read", (SEARCH_MARK,)):
             search.SearchIndex(self._steps).look_after()
         self._file.tidy()
@@ -226,6 +229,7 @@ class SqliteHousekeeping:
 
     def delete(self, keys: list[int]) -> int:
         """Delete rows; their numbers are never given out again, and what agents did with them stays counted."""
+        self.figures.count_out(keys, stays=False)
         text = (_to_json(keys).decode(),)
         for name in ("tally_up", "tally_errors", "raise_floor"):
             self._file.execute(name, text)

@@ -37,7 +37,7 @@ APPLICATION_ID: Final = 0x504F5354
 PAGE_BYTES: Final = 2048
 _FOREIGN: Final = f"""SELECT type, name FROM sqlite_schema WHERE type = 'trigger' OR (type = 'view' AND name COLLATE NOCASE IN
     ('meta', 'mail', 'mail{LAYOUT}', 'processes', 'cells', 'cells{LAYOUT}', 'tally', 'channel_subscriptions', 'mail_words',
-    'mail_hours'))"""
+    'mail_hours', 'counted'))"""
 _TOLD: Final = "SELECT name, value FROM meta WHERE name IN ('salt', 'tables')"
 
 

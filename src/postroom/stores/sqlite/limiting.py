@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from postroom.core.message import DEFAULT_CHANNEL, Draft
+from postroom.core.message import DEFAULT_CHANNEL, MAX_NAME_BYTES, Draft
 from postroom.core.states import State
 from postroom.errors import MailboxFull
 from postroom.stores import gates
@@ -22,7 +22,7 @@ from .rows import ANSWER_TO, CHANNEL, FROM_AGENT, ORDER_KEY, STATE, Row, StepTim
 from .transactions import Transactions
 
 if TYPE_CHECKING:  # `gates` is loaded with the first limit that this process meets
-    from postroom.stores.gates import ChannelLimits, Gates, Limits
+    from postroom.stores.gates import ChannelLimits, Gates, Limits, UsedUp
 
 #: A sender may go by the limits that it read for so long, in room ms; a claim never does.
 _KNOWN_MS: Final = 2000
@@ -146,13 +146,15 @@ class SqliteLimits:
     def _box(self, passing: Gates, to_agent: str | None, channel: str, limit: int, now: int) -> Iterator[Row]:
         """The best rows of one mailbox that the gates may let pass, so many at most.
 
-        Senders and keys of which none may run now are left out by the statement; those whose rate is used up are found on
-        the way, and left out from then on: many of one sender hide no other.
+        Senders and keys of which none may run now are left out by the statement. Where the first rows all wait for a rate,
+        so are those whose rate is used up, all at once: many of one sender hide no other, and a claim costs no more than a
+        few looks, however many wait (bench/micro/growth.py).
         """
         if passing.is_shut(channel):
             return
         senders, keys = set(passing.full_groups(channel, "sender")), set(passing.full_groups(channel, "order_key"))
         asked = limit if self.of(channel) is None else max(limit, _AT_ONCE)
+        left_out = False
         while True:
             found = self._file.execute(
                 "claim_limited", (channel, to_agent, now, asked, _to_json(sorted(senders)), _to_json(sorted(keys)))
@@ -161,13 +163,28 @@ class SqliteLimits:
                 row for row in found if not passing.lets_pass(channel, gates.Group(row[FROM_AGENT], row[ORDER_KEY]))
             ]
             if len(closed) < len(found) or len(found) < asked:
+                if left_out and len(closed) == len(found):
+                    self._learn_when_it_opens(passing, to_agent, channel)
                 yield from (row for row in found if row not in closed)
                 return
             before = len(senders) + len(keys)
+            for used_up in passing.used_up(channel):
+                known = senders if used_up.rule.by == "sender" else keys
+                found = self._file.execute("used_up", _between(used_up))
+                known.update(name.removeprefix(used_up.prefix) for (name,) in found)
             for row in closed:
                 self._leave_out(passing, row, senders, keys)
             if len(senders) + len(keys) == before:
                 return
+            left_out = True
+
+    def _learn_when_it_opens(self, passing: Gates, to_agent: str | None, channel: str) -> None:
+        """Messages were left out for rates that are used up: note which of these is the first that lets more pass."""
+        for used_up in passing.used_up(channel):
+            asked = (*_between(used_up), channel, to_agent, used_up.rule.by)
+            for (full_ms,) in self._file.execute("first_to_open", asked):
+                if full_ms is not None:
+                    passing.opens_with(used_up.rule, full_ms)
 
     def _leave_out(self, passing: Gates, row: Row, senders: set[str], keys: set[str]) -> None:
         """Find out whether it is its sender or its key that a message waits for."""
@@ -244,3 +261,8 @@ class SqliteLimits:
         limits = self.of(draft.channel)
         if limits is not None and limits.waiting is not None and self.is_full(draft, to_agent):
             raise MailboxFull(draft.channel, to_agent, limits.waiting)
+
+
+def _between(used_up: UsedUp) -> tuple[str, str, float]:
+    """What `used_up` in schema.sql takes: between which names the cells of its buckets are, and which of them are meant."""
+    return used_up.prefix, used_up.prefix + "\U0010ffff" * MAX_NAME_BYTES, used_up.full_after_ms

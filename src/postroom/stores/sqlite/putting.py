@@ -176,6 +176,7 @@ class Puts:
                 is_behind = self.is_behind(message, message.to_agent)
                 row = steps.rows.to_restore(message, file.numbers.ticks(2), moment, is_behind=is_behind)
                 file.execute("restore", row)
+                self._upkeep.figures.count_in(row[0])
                 moment.everyone.add(topic_message(message.id))
                 if message.exact_state in WITHDRAWABLE:
                     moment.wake_receiver(message.to_agent, message.channel)

@@ -1,4 +1,4 @@
-"""Reading a room in SQLite: messages as the clock sees them, the feed, figures, cells.
+"""Reading a room in SQLite: messages as the clock sees them, and the feed.
 
 Due, ended and expired are judged by the clock at the moment of reading, and the lives of owners by their locks; nothing
 is written for it.
@@ -6,24 +6,25 @@ is written for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from postroom.core.message import Message, MessageT, MessageWithLedger
-from postroom.core.states import PUBLIC_NAME, State
+from postroom.core.message import DEFAULT_CHANNEL, Message, MessageT, MessageWithLedger
+from postroom.core.states import WAITING, State
 from postroom.errors import InvalidMessage
-from postroom.stores.contract import ORDERS, Change, MailboxFigures, Page, Query, Want
+from postroom.stores.contract import ORDERS, Change, Page, Query
 
-from .rows import CHANGE, OWNER, STATE, WAITER, Row, StepTime, where
+from .figures import Box, RoomFigures, is_about_boxes, is_meant, one_snapshot
+from .rows import CHANGE, OWNER, SOURCES, STATE, WAITER, Row, StepTime, claim_order, naming, where
 from .transactions import Transactions, whole
 
 _to_json = msgspec.json.Encoder().encode
-_GONE: Final = "/*gone*/"
-#: The states that count as waiting in a mailbox.
-_IN_BOX: Final = (State.READY, State.BLOCKED)
+#: Of messages that are listed in the order of claims, so many more are looked up: some may be taken meanwhile.
+_SPARE: Final = 10
+#: Where mailboxes have more than that among them, reading everything in the order of claims is as fast.
+_MOST_READ: Final = 10_000
 
 
 class WordMatch(NamedTuple):
@@ -35,12 +36,12 @@ class WordMatch(NamedTuple):
 
 
 class RowReading:
-    """Messages, the feed and figures, as they are at one moment."""
+    """Messages and the feed, as they are at one moment."""
 
-    def __init__(self, steps: Transactions, candidates: Callable[[Want, int], list[Row]]) -> None:
+    def __init__(self, steps: Transactions, figures: RoomFigures) -> None:
         self._steps = steps
         self._file = steps.file
-        self._candidates = candidates
+        self._figures = figures
 
     def _messages(
         self, make: type[MessageT], rows: Sequence[Row], moment: StepTime, gone: Container[int] | None = None
@@ -61,7 +62,7 @@ class RowReading:
             number for number in numbers if number is not None and number in names and is_alive(names[number]) is False
         ]
 
-    def _all_gone(self) -> list[int]:
+    def all_gone(self) -> list[int]:
         """Of the processes that hold or wait, those that are gone."""
         return self._gone(number for number, _ in self._steps.learn_processes())
 
@@ -77,7 +78,7 @@ class RowReading:
         moment = self._steps.moment()
         if query.order not in ORDERS:
             raise InvalidMessage("order", f"must be one of {', '.join(ORDERS)}, not {query.order!r}")
-        gone = None if query.states is None else self._all_gone()
+        gone = None if query.states is None else self.all_gone()
         if query.order == "claim":
             return Page(self._messages(Message, self._in_claim_order(query, moment, gone or ()), moment, gone), None)
         condition, values = self.where(query)
@@ -89,7 +90,7 @@ class RowReading:
         if cursor is not None:
             condition += f" AND {key} < :cursor" if newest else f" AND {key} > :cursor"
         rows = self._file.select(
-            _naming(
+            naming(
                 gone or (),
                 f"{self._file.statements[source]} WHERE {condition} "
                 f"ORDER BY {key} {'DESC' if newest else ''} LIMIT :limit",
@@ -101,10 +102,13 @@ class RowReading:
 
     def count(self, query: Query) -> int:
         """See `Store.count`."""
+        gone = [] if query.states is None else self.all_gone()
+        counted = self._figures.count(query, gone)
+        if counted is not None:
+            return counted
         condition, values = self.where(query)
         values["now"] = self._steps.moment().now
-        gone = () if query.states is None else self._all_gone()
-        rows = self._file.select(_naming(gone, f"{self._file.statements['count_found']} WHERE {condition}"), values)
+        rows = self._file.select(naming(gone, f"{self._file.statements['count_found']} WHERE {condition}"), values)
         return int(rows[0][0])
 
     def where(self, query: Query) -> tuple[str, dict[str, Any]]:
@@ -117,20 +121,50 @@ class RowReading:
     def _in_claim_order(self, query: Query, moment: StepTime, gone: Iterable[int]) -> list[Row]:
         """What a receiver would get, best first: from the indexes that claims use, where the query allows it."""
         condition, values = self.where(query)
-        simple = msgspec.structs.replace(query, order="claim", limit=100, visible_to=None, channels=None, states=None)
-        if query.visible_to is not None and query.states == frozenset({State.READY}) and simple == Query(order="claim"):
-            want = Want(agent=query.visible_to, lease_s=0, channels=query.channels, limit=query.limit)
-            values["candidates"] = _to_json([row[0] for row in self._candidates(want, moment.now)]).decode()
-            late = self._file.statements["late"]
-            condition = f"(key IN (SELECT value FROM json_each(:candidates)) OR key IN ({late})) AND {condition}"
+        first = self._first_ready(query, moment.now)
+        if first is not None:
+            values["candidates"] = _to_json([row[0] for row in first]).decode()
+            parts = ["SELECT value FROM json_each(:candidates)", self._file.statements["late"]]
+            parts += [self._file.statements[SOURCES[state]] for state in query.states or () if state in SOURCES]
+            condition = f"key IN ({' UNION ALL '.join(parts)}) AND {condition}"
         found = f"{self._file.statements['found']} WHERE {condition} ORDER BY priority DESC, key LIMIT :limit"
-        return self._file.select(_naming(gone, found), {**values, "now": moment.now, "limit": query.limit})
+        return self._file.select(naming(gone, found), {**values, "now": moment.now, "limit": query.limit})
+
+    def _first_ready(self, query: Query, now: int) -> list[Row] | None:
+        """The best rows that are ready in the mailboxes that a query means; None where reading everything is simpler."""
+        if query.states is None or not query.states <= WAITING or not is_about_boxes(query):
+            return None
+        best: dict[Box, tuple[int, int]] = {}
+        for box in self._figures.fronts():
+            if is_meant(query, box.to_agent, box.channel):
+                name, first = (box.to_agent, box.channel), (box.rank, box.key)
+                best[name] = min(best.get(name, first), first)
+        found: list[Row] = []
+        wanted, read = query.limit + _SPARE, 0
+        for to_agent, channel in sorted(best, key=best.__getitem__):
+            # expired ones may stand first: what is behind them is no better
+            if len(found) == wanted and best[to_agent, channel] > claim_order(found[-1]):
+                break
+            rows = self._of_box(to_agent, channel, now, wanted)
+            read += len(rows)
+            if read > _MOST_READ:
+                return None
+            found = sorted(found + rows, key=claim_order)[:wanted]
+        return found
+
+    def _of_box(self, to_agent: str | None, channel: str, now: int, limit: int) -> list[Row]:
+        """The best rows of one mailbox."""
+        if to_agent is None:
+            return self._file.execute("claim_for_anyone", (channel, now, limit))
+        if channel == DEFAULT_CHANNEL:
+            return self._file.execute("claim_general", (to_agent, now, limit))
+        return self._file.execute("claim_in_channel", (to_agent, now, limit, channel))
 
     @whole
     def events(self, after: int, limit: int) -> list[Change]:
         """See `Store.events`."""
         moment = self._steps.moment()
-        with self._one_snapshot():
+        with one_snapshot(self._file):
             stored = self._file.execute("stored_after", (after, limit))
             changed = self._file.execute("changed_after", (after, limit))
             changed += self._file.execute("claimed_after", (after, limit))
@@ -143,64 +177,12 @@ class RowReading:
         last = entries[limit - 1].number
         return [entry for entry in entries if entry.number <= last]
 
-    @contextmanager
-    def _one_snapshot(self) -> Iterator[None]:
-        """Several reads of one state of the room, in one read transaction. For methods that are `whole`.
-
-        `whole` rolls back where the block raises. Here it would be too late: an interrupt may leave this generator to
-        be collected in the middle of another transaction of the thread.
-        """
-        self._file.select("BEGIN")
-        yield
-        self._file.select("COMMIT")
-
     def _changed(self, row: Row, message: Message) -> Change:
         ledger = self._steps.rows.ledger(row)
         if len(ledger) == 1:  # only stored: an answer that became ordinary mail
             return Change(row[CHANGE], "unheld", message.timestamp_ms, None, None, message)
         last = ledger[-1]
         return Change(row[CHANGE], last.event, last.time_ms, last.agent, last.detail, message)
-
-    # Figures
-
-    @whole
-    def figures(self) -> tuple[dict[str, int], list[MailboxFigures]]:
-        """Messages by public state, and the mailboxes; see `Stats`."""
-        moment = self._steps.moment()
-        rows: list[Row] = []
-        gone = self._all_gone()
-        with self._one_snapshot():
-            for name in ("count_ready_general", "count_ready_in_channel", "count_ready_for_anyone"):
-                rows += self._file.execute(name)
-            blocked = self._file.execute("count_blocked")
-            counts: dict[int, int] = {State.BLOCKED: sum(row[2] for row in blocked)}
-            for name in ("count_claimed", "count_delayed", "count_held", "count_finished"):
-                counts |= dict(self._file.execute(name))
-            overdue = self._file.select(_naming(gone, self._file.statements["overdue"]), {"now": moment.now})
-            counts[State.READY] = sum(row[2] for row in rows)
-            boxes = {(to_agent, channel): [depth, oldest] for to_agent, channel, depth, oldest in rows}
-            for to_agent, channel, depth, oldest in blocked:
-                box = boxes.setdefault((to_agent, channel), [0, oldest])
-                box[:] = box[0] + depth, min(box[1], oldest)
-            for state, judged, to_agent, channel, count, oldest in overdue:
-                counts[state] = counts.get(state, 0) - count
-                counts[judged] = counts.get(judged, 0) + count
-                if (state in _IN_BOX) != (judged in _IN_BOX):
-                    box = boxes.setdefault((to_agent, channel), [0, oldest])
-                    box[0] += count if judged in _IN_BOX else -count
-                    box[1] = min(box[1], oldest) if judged in _IN_BOX else box[1]
-            keys = _to_json([oldest for _, oldest in boxes.values()]).decode()
-            sent_ms: dict[int, int] = dict(self._file.execute("sent_at", (keys,)))
-        states = dict.fromkeys(PUBLIC_NAME.values(), 0)
-        for state, count in counts.items():
-            states[PUBLIC_NAME[State(state)]] += count
-        mailboxes = [MailboxFigures(*name, depth, sent_ms[oldest]) for name, (depth, oldest) in boxes.items() if depth]
-        return states, sorted(mailboxes, key=lambda box: (box.to_agent or "", box.channel))
-
-
-def _naming(gone: Iterable[int], sql: str) -> str:
-    """A statement that judges states, with the numbers of the processes that are gone; `late_claims` in schema.sql."""
-    return sql.replace(_GONE, ", ".join(map(str, gone)))
 
 
 def _stored(row: Row, message: Message) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +44,9 @@ COLUMNS: Final = (
 _COLUMN_COUNT: Final = PAYLOAD + 1
 #: In `meta`: up to which key messages are in the index of words; without one, there is none (search.py).
 SEARCH_MARK: Final = "search mark"
+#: What waits, but is not ready: the statements that find it.
+SOURCES: Final = {State.DELAYED: "delayed", State.AWAITED: "awaited", State.BLOCKED: "blocked"}
+_GONE: Final = "/*gone*/"
 _decode_ledger = msgspec.json.Decoder(list[LedgerEntry]).decode
 _quote = msgspec.json.Encoder().encode
 
@@ -62,6 +65,11 @@ def implied_entries(implied: int, delivered_ms: int, ended_ms: int, agent: str |
     """The last entries of a ledger that stand in no text; the same rule as `told` in schema.sql."""
     entries = [LedgerEntry("claimed", delivered_ms, agent), LedgerEntry("acked", ended_ms, agent)]
     return entries[:implied]
+
+
+def naming(gone: Iterable[int], sql: str) -> str:
+    """A statement that judges states, with the numbers of the processes that are gone; `late_claims` in schema.sql."""
+    return sql.replace(_GONE, ", ".join(map(str, gone)))
 
 
 def claim_order(row: Row) -> tuple[int, int]:
@@ -288,6 +296,9 @@ def _states_part(query: Query, statements: Mapping[str, str]) -> list[str]:
     elif query.states == frozenset({State.CLAIMED}):
         held = "" if query.claimed_by is None else " AND claimed_by = :claimed_by"
         parts.insert(0, f"key IN ({statements['claimed']}{held})")
+    elif query.states <= SOURCES.keys():
+        sources = " UNION ALL ".join(statements[SOURCES[state]] for state in query.states) or "NULL"
+        parts.insert(0, f"key IN ({sources})")
     elif query.order_key is not None and query.states <= OPEN:
         parts.insert(0, statements["in_order"])  # an answer, which is kept for its asker, has no order key
     return parts

@@ -25,7 +25,8 @@
 -- name: schema
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,      -- 'salt'; 'floor', 'cell floor': no number below is given out again; 'epoch:<boot>': room time;
-    value ANY                   -- 'tables': the layout of the last upgrade (upgrade.py); 'search mark', 'search merge' (search.py)
+    value ANY                   -- 'tables': the layout of the last upgrade (upgrade.py); 'search mark', 'search merge' (search.py);
+                                -- 'counted keys', 'counted changes', 'counted since' (figures.py)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE {mail} (
@@ -313,6 +314,19 @@ WHERE channel = ?1 AND state = 0 AND {in_limited} AND to_agent IS ?2 AND (expire
     AND (order_key IS NULL OR order_key NOT IN (SELECT value FROM json_each(?6)))
 ORDER BY priority DESC, key LIMIT ?4
 
+-- name: used_up
+-- The buckets of a rate that let nothing pass now. (A number that is none counts as full, as in gates.py.)
+SELECT name FROM {cells} WHERE {in_used_up}
+
+-- name: in_used_up
+name > ?1 AND name < ?2 AND CAST(value AS REAL) > ?3 AND CAST(value AS REAL) < 9.2e18
+
+-- name: first_to_open
+-- Of those that keep a message of a mailbox waiting, which is full again first.
+SELECT min(CAST(value AS REAL)) FROM {cells} WHERE {in_used_up} AND substr(name, length(?1) + 1) IN (
+    SELECT CASE ?6 WHEN 'sender' THEN from_agent ELSE order_key END FROM {mail} INDEXED BY limited
+    WHERE channel = ?4 AND state = 0 AND {in_limited} AND to_agent IS ?5)
+
 -- name: running
 SELECT from_agent, order_key FROM {mail} INDEXED BY limited
 WHERE channel = ?1 AND state = 1 AND {in_limited} AND answer_to IS NULL
@@ -544,22 +558,127 @@ WHERE state = 0 AND channel <> 'general' AND to_agent IS NOT NULL GROUP BY to_ag
 SELECT NULL, live_channel, count(*), min(key) FROM {mail} INDEXED BY live
 WHERE live_agent IS NULL AND live_channel IS NOT NULL AND {in_live} GROUP BY live_channel
 
--- name: count_claimed
-SELECT 1, count(*) FROM {mail} INDEXED BY live WHERE {claims}
-
--- name: count_delayed
-SELECT 7, count(*) FROM {mail} INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1 AND state = 7
-
--- name: count_held
-SELECT 8, count(*) FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL AND state = 8
-
 -- name: count_finished
-SELECT state, count(*) FROM {mail} INDEXED BY changed
-WHERE change IS NOT NULL AND state <> 1 AND (state BETWEEN 2 AND 6 OR state = 10) GROUP BY state
+-- The most are acked: those are what is left of all, which SQLite counts faster than it tells them apart.
+SELECT state, count(*) FROM {mail} INDEXED BY changed WHERE change IS NOT NULL AND state <> 1 AND state <> 2 GROUP BY state
+UNION ALL SELECT -1, count(*) FROM {mail} INDEXED BY changed WHERE change IS NOT NULL AND state <> 1
 
 -- name: count_blocked
 SELECT to_agent, channel, count(*), min(key) FROM {mail} INDEXED BY ordered
 WHERE {in_order} AND state = 9 GROUP BY to_agent, channel
+
+-- name: in_finished
+(state BETWEEN 2 AND 6 OR state = 10)
+
+-- name: counted_schema
+-- Remembered figures (figures.py), made by the housekeeping of a room with many messages. No message pays for them on its
+-- way: rounds add up what was stored and what ended since the round before, and only what takes a message out again
+-- (`delete`), or brings it back to life (`requeue`, `note`, `restore`), says so here.
+CREATE TABLE counted (
+    to_agent TEXT NOT NULL,                 -- '': nobody in particular
+    channel TEXT NOT NULL,
+    state INTEGER NOT NULL,                 -- 2 to 6, 10: finished messages, with a `change` up to 'counted changes' (meta);
+    messages INTEGER NOT NULL,              -- -1: all that are kept, in whatever state, with a key up to 'counted keys'
+    PRIMARY KEY (to_agent, channel, state)
+) WITHOUT ROWID;
+INSERT INTO meta (name, value) VALUES ('counted keys', 0), ('counted changes', 0), ('counted since', 0)
+
+-- name: counted_marks
+SELECT (SELECT value FROM meta WHERE name = 'counted keys'), (SELECT value FROM meta WHERE name = 'counted changes'),
+    (SELECT value FROM meta WHERE name = 'counted since')
+
+-- name: uncounted
+-- How much came since, up to a number.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM {mail} WHERE key > ?1 LIMIT ?3)),
+    (SELECT count(*) FROM (SELECT 1 FROM {mail} INDEXED BY changed WHERE change > ?2 AND state <> 1 LIMIT ?3))
+
+-- name: next_to_count
+SELECT (SELECT max(key) FROM (SELECT key FROM {mail} WHERE key > ?1 ORDER BY key LIMIT ?3)),
+    (SELECT max(change) FROM (SELECT change FROM {mail} INDEXED BY changed
+        WHERE change > ?2 AND state <> 1 ORDER BY change LIMIT ?3))
+
+-- name: count_up
+INSERT INTO counted
+SELECT coalesce(to_agent, ''), channel, -1, count(*) FROM {mail} WHERE key > ?1 AND key <= ?3 GROUP BY 1, 2
+UNION ALL
+SELECT coalesce(to_agent, ''), channel, state, count(*) FROM {mail} INDEXED BY changed
+    WHERE change > ?2 AND change <= ?4 AND state <> 1 AND {in_finished} GROUP BY 1, 2, 3
+ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
+
+-- name: count_out
+-- Messages that are about to be deleted (?3), or changed in their end: what was counted of them.
+INSERT INTO counted
+SELECT coalesce(to_agent, ''), channel, -1, -count(*) FROM {mail}
+    WHERE ?4 AND key IN (SELECT value FROM json_each(?3)) AND key <= ?1 GROUP BY 1, 2
+UNION ALL
+SELECT coalesce(to_agent, ''), channel, state, -count(*) FROM {mail}
+    WHERE key IN (SELECT value FROM json_each(?3)) AND change <= ?2 AND {in_finished} GROUP BY 1, 2, 3
+ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
+
+-- name: count_in
+-- A message that was restored under a key of long ago.
+INSERT INTO counted SELECT coalesce(to_agent, ''), channel, -1, 1 FROM {mail} WHERE key = ?3 AND key <= ?1 AND ?2 IS NOT NULL
+ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
+
+-- name: counted_finished
+SELECT state, sum(messages) FROM (
+    SELECT state, messages FROM counted WHERE state <> -1
+    UNION ALL SELECT state, 1 FROM {mail} INDEXED BY changed WHERE change > ?2 AND state <> 1 AND {in_finished} AND ?1 IS NOT NULL)
+GROUP BY state
+
+-- name: counted_boxes
+SELECT nullif(to_agent, ''), channel, state, sum(messages) FROM (
+    SELECT to_agent, channel, state, messages FROM counted
+    UNION ALL SELECT coalesce(to_agent, ''), channel, -1, 1 FROM {mail} WHERE key > ?1
+    UNION ALL SELECT coalesce(to_agent, ''), channel, state, 1 FROM {mail} INDEXED BY changed
+        WHERE change > ?2 AND state <> 1 AND {in_finished})
+GROUP BY 1, 2, 3
+
+-- name: open_elsewhere
+-- What is kept and not finished, but neither ready nor behind its order key.
+SELECT to_agent, channel, state, count(*) FROM (
+    SELECT to_agent, channel, state FROM {mail} INDEXED BY live WHERE {claims}
+    UNION ALL SELECT to_agent, channel, state FROM {mail} INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1 AND state = 7
+    UNION ALL SELECT to_agent, channel, state FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL AND state = 8)
+GROUP BY 1, 2, 3
+
+-- name: ready_fronts
+-- The first message of each priority in each mailbox, of what is ready: one search for each (loose index scans).
+WITH RECURSIVE general (box, rank, first) AS (
+    SELECT live_agent, live_rank, key FROM {mail} WHERE key = (SELECT key FROM {mail} INDEXED BY live
+        WHERE live_agent IS NOT NULL AND {in_live} ORDER BY live_agent, live_channel, live_rank, key LIMIT 1)
+    UNION ALL
+    SELECT next.live_agent, next.live_rank, next.key FROM general CROSS JOIN {mail} AS next ON next.key = coalesce(
+        (SELECT key FROM {mail} INDEXED BY live WHERE live_agent = box AND live_channel IS NULL AND live_rank > rank AND {in_live}
+            ORDER BY live_rank, key LIMIT 1),
+        (SELECT key FROM {mail} INDEXED BY live WHERE live_agent > box AND {in_live}
+            ORDER BY live_agent, live_channel, live_rank, key LIMIT 1))),
+for_anyone (box, rank, first) AS (
+    SELECT live_channel, live_rank, key FROM {mail} WHERE key = (SELECT key FROM {mail} INDEXED BY live
+        WHERE live_agent IS NULL AND live_channel IS NOT NULL AND {in_live} ORDER BY live_channel, live_rank, key LIMIT 1)
+    UNION ALL
+    SELECT next.live_channel, next.live_rank, next.key FROM for_anyone CROSS JOIN {mail} AS next ON next.key = coalesce(
+        (SELECT key FROM {mail} INDEXED BY live WHERE live_agent IS NULL AND live_channel = box AND live_rank > rank AND {in_live}
+            ORDER BY live_rank, key LIMIT 1),
+        (SELECT key FROM {mail} INDEXED BY live WHERE live_agent IS NULL AND live_channel > box AND {in_live}
+            ORDER BY live_channel, live_rank, key LIMIT 1))),
+in_channel (box, place, urgency, first) AS (
+    SELECT to_agent, channel, priority, key FROM {mail} WHERE key = (SELECT key FROM {mail} INDEXED BY ready_in_channel
+        WHERE {in_ready_in_channel} ORDER BY to_agent, channel, priority DESC, key LIMIT 1)
+    UNION ALL
+    SELECT next.to_agent, next.channel, next.priority, next.key FROM in_channel CROSS JOIN {mail} AS next ON next.key = coalesce(
+        (SELECT key FROM {mail} INDEXED BY ready_in_channel WHERE to_agent = box AND channel = place AND priority < urgency
+            AND {in_ready_in_channel} ORDER BY priority DESC, key LIMIT 1),
+        (SELECT key FROM {mail} INDEXED BY ready_in_channel WHERE to_agent = box AND channel > place
+            AND {in_ready_in_channel} ORDER BY channel, priority DESC, key LIMIT 1),
+        (SELECT key FROM {mail} INDEXED BY ready_in_channel WHERE to_agent > box
+            AND {in_ready_in_channel} ORDER BY to_agent, channel, priority DESC, key LIMIT 1)))
+SELECT box, 'general', rank, first FROM general
+UNION ALL SELECT NULL, box, rank, first FROM for_anyone
+UNION ALL SELECT box, place, -urgency, first FROM in_channel
+
+-- name: in_ready_in_channel
+state = 0 AND channel <> 'general' AND to_agent IS NOT NULL
 
 -- name: sent_at
 SELECT key, sent_ms FROM {mail} WHERE key IN (SELECT value FROM json_each(?1))
@@ -567,6 +686,15 @@ SELECT key, sent_ms FROM {mail} WHERE key IN (SELECT value FROM json_each(?1))
 -- name: late
 -- The keys of all that something was due for, and nobody came by yet.
 SELECT key FROM {mail} INDEXED BY timers WHERE wake_at <= :now AND state <> 1 UNION ALL {late_claims}
+
+-- name: delayed
+SELECT key FROM {mail} INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1 AND state = 7
+
+-- name: awaited
+SELECT key FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL AND state = 8
+
+-- name: blocked
+SELECT key FROM {mail} INDEXED BY ordered WHERE {in_order} AND state = 9
 
 -- name: asked
 SELECT key FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL

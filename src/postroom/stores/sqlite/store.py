@@ -24,7 +24,7 @@ from postroom.core.message import (
     MessageWithLedger,
     payload_text,
 )
-from postroom.core.states import NOTES, WITHDRAWABLE, State
+from postroom.core.states import ENDED_BADLY, NOTES, WITHDRAWABLE, State
 from postroom.core.system.files import why_unwritable
 from postroom.errors import Fault, InvalidMessage
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
@@ -87,7 +87,7 @@ class SqliteStore(Store):
         self._claiming = Claims(self._steps, self._upkeep, config)
         self._putting = Puts(self._steps, self._upkeep)
         self._settling = Settlements(self._steps, self._upkeep, self._claiming, self._putting)
-        self._reading = RowReading(self._steps, self._claiming.candidates)
+        self._reading = RowReading(self._steps, self._upkeep.figures)
 
     # Putting
 
@@ -129,12 +129,12 @@ class SqliteStore(Store):
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
         if event not in NOTES:
             raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
-        moment = self._steps.moment()
-        entry = ledger_text(event, moment.wall_ms, agent, detail)
-        moment.everyone.add(topic_message(id))
-        noted = bool(self._file.change("note", (self._steps.key(id), entry)))
-        self._steps.ring(moment)
-        return noted
+        key = self._steps.key(id)
+        with self._steps.step() as moment:
+            entry = ledger_text(event, moment.wall_ms, agent, detail)
+            moment.everyone.add(topic_message(id))
+            self._upkeep.figures.count_out([key], stays=True)
+            return bool(self._file.change("note", (key, entry)))
 
     @whole
     def abandon(self, *ids: str) -> None:
@@ -166,7 +166,10 @@ class SqliteStore(Store):
             self._upkeep.apply_due_timers(moment)
             entry = ledger_text("requeued", moment.wall_ms, None)
             for id in ids:
-                for to_agent, channel in self._file.execute("requeue", (self._steps.key(id), moment.now, entry)):
+                key = self._steps.key(id)
+                if any(state in ENDED_BADLY for _, state in self._file.execute("as_it_is", (key,))):
+                    self._upkeep.figures.count_out([key], stays=True)
+                for to_agent, channel in self._file.execute("requeue", (key, moment.now, entry)):
                     done.append(id)
                     moment.wake_receiver(to_agent, channel)
                     moment.everyone.add(topic_message(id))
@@ -237,7 +240,7 @@ class SqliteStore(Store):
         return int(rows[0][0]) - 1 if rows else 0
 
     def stats(self) -> Stats:
-        states, mailboxes = self._reading.figures()
+        states, mailboxes = self._upkeep.figures.look(self._reading.all_gone())
         bells = self._steps.bells
         about = {
             "kind": "sqlite",
