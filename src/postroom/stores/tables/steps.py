@@ -12,7 +12,7 @@ from typing import Final
 
 from postroom.core.clock import sooner
 from postroom.core.message import Draft, Message, MessageT, MessageWithLedger, draft_of
-from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State
+from postroom.core.states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
 from postroom.stores.contract import Claimed, Delivery, Query, Ticket, Want
@@ -362,6 +362,10 @@ def matching(room: Tables, query: Query, cursor: int | None, gone: Container[str
         keys = room.chains.get(query.chain_id, [])
     elif query.correlation_id is not None:
         keys = room.correlated.get(query.correlation_id, [])
+    elif query.ids is not None:
+        keys = sorted({row.key for row in map(room.row_of, query.ids) if row is not None})
+    elif query.states is not None and not query.states & FINISHED:
+        keys = room.unfinished(_receivers(query), query.channels)
     else:
         keys = room.keys()
     if query.order == "newest":
@@ -373,6 +377,15 @@ def matching(room: Tables, query: Query, cursor: int | None, gone: Container[str
     now_ms = room.now_ms()
     rows = map(room.rows.__getitem__, keys)
     return (row for row in rows if matches(query, row.draft, row, lambda row: row.judged(now_ms, gone)))
+
+
+def _receivers(query: Query) -> tuple[str | None, ...] | None:
+    """The agents to whom the messages of a query are addressed (None: to nobody); None where it says nothing of that."""
+    if query.to_agent is not None:
+        return (query.to_agent,)
+    if query.visible_to is not None:
+        return (query.visible_to,) if query.channels is None else (query.visible_to, None)
+    return None
 
 
 def gone_owners(room: Tables, row: Row | None = None) -> frozenset[str]:

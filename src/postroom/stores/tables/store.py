@@ -323,7 +323,7 @@ class TableStore(contract.Store):
     @whole
     def cell_scan(self, prefix: str) -> list[Cell]:
         with self.reading() as room:
-            found = sorted((name, *cell) for name, cell in room.cells.items() if name.startswith(prefix))
+            found = [(name, *room.cells[name]) for name in room.cells.starting(prefix)]
             return [Cell(name, version, decode_payload(text)) for name, version, text in found]
 
     # Housekeeping

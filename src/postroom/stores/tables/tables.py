@@ -23,6 +23,7 @@ from postroom.core.system.process import process_alive
 from postroom.stores import contract
 from postroom.stores.rules import FAILED, PROCESSED, discard, later_ms
 
+from .cells import CellTable
 from .limiting import TableLimits
 
 #: Finished messages are forgotten one day; dead letters stay until somebody puts them back or purges them.
@@ -94,13 +95,14 @@ class Tables:
         # (recipient or nobody, channel, order key) -> what has not ended, in order: all but the first are BLOCKED
         self.ordered: defaultdict[tuple[str | None, str, str], list[int]] = defaultdict(list)
         self.moved: dict[str, int] = {}  # id -> key of what came from other rooms
+        self.others: set[int] = set()  # what is neither ready nor finished
         self.finished: dict[int, int] = {}  # key -> room ms, in the order in which they were finished
         self.finished_bytes = 0
         self.feed: list[tuple[int, int, LedgerEntry]] = []  # (number, key, entry)
         self.last_number = 0
         self.tally: Counter[tuple[str | None, bool]] = Counter()  # (agent, done or failed) -> messages no longer kept
         self.subscribers: dict[tuple[str, str], int] = {}  # (channel, agent) -> since, wall ms
-        self.cells: dict[str, tuple[int, str]] = {}  # name -> (version, JSON text)
+        self.cells = CellTable()
         self.last_version = 0
         self.limits = TableLimits(self.cells, self.boxes, self.ring, self.ring_one)
 
@@ -120,6 +122,18 @@ class Tables:
     def keys(self) -> list[int]:
         """The keys of all rows, in their order, which is that of the rows because keys only grow."""
         return list(self.rows)
+
+    def unfinished(self, agents: Container[str | None] | None, channels: Container[str] | None) -> list[int]:
+        """The keys of what has not ended, in their order: of ready messages, those for these agents in these channels
+        (None: for all, in all of them).
+        """
+        found = [*self.others]
+        for agent, boxes in self.boxes.items():
+            if agents is None or agent in agents:
+                for channel, box in boxes.items():
+                    if channels is None or channel in channels:
+                        found += [key for _, key in box]
+        return sorted(found)
 
     # Payloads. Here they are kept as text, in the row's own copy of the draft.
 
@@ -331,6 +345,8 @@ class Tables:
         elif row.state in FORGETTABLE:
             self.finished[row.key] = since_ms
             self.finished_bytes += row.size_bytes
+        elif row.state not in FINISHED:
+            self.others.add(row.key)
         self.limits.add(row.key, row.draft, row.state)
         if row.draft.order_key is not None and row.state not in FINISHED:
             insort(self.ordered[self._line_of(row)], row.key)
@@ -352,6 +368,8 @@ class Tables:
         elif row.state in FORGETTABLE:
             del self.finished[row.key]
             self.finished_bytes -= row.size_bytes
+        else:
+            self.others.discard(row.key)
         self.limits.remove(row.key, row.draft, row.state)
         if row.draft.order_key is not None and row.state not in FINISHED:
             line = self._line_of(row)
