@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from postroom.stores.tables.cells import CellTable
 
 names = st.text(alphabet="ab/", max_size=6)

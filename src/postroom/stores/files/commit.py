@@ -13,10 +13,10 @@ from contextlib import suppress
 from postroom.core import crashpoints
 from postroom.core.states import State
 
-from .board import TASKS, BoardFiles
+from .board import BoardFiles
 from .intake import INBOX
 from .log import Log, LogRecord
-from .room import BY_HAND, FileRow, FileTables, LogStep
+from .room import BY_HAND, TASKS, FileRow, FileTables, LogStep
 from .tree import TEMP, Tree
 
 
@@ -51,7 +51,7 @@ class Commits:
             try:
                 self._follow(record, room)
                 if any(name.startswith(TASKS) for name in step.cells):
-                    self._board.write(room)
+                    self._board.follow(room)
                 crashpoints.reached("files.followed")
                 folders += self._folders_to_sync(record) if synced else []
                 if in_order and not room.took:
@@ -133,12 +133,13 @@ class Commits:
             self._follow_again(behind, room)
             self._board.suspect = True
             self._board.take_up(room)  # what somebody wrote into the files meanwhile is not written over
-            self._board.write(room)
             self._log.set_mark(self._log.place)
         except OSError:
             return  # the next one tries again
         folders: list[int] = []
         self.commit(room, LogStep(), folders)
+        with suppress(OSError):  # written when somebody looks again
+            self._board.write(room)
         with suppress(OSError):  # of steps that nobody was told of
             sync_folders(folders)
 

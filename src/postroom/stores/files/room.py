@@ -24,6 +24,8 @@ from .names import another_of, file_of, folder_of, is_cut, kept_as, key_of_us, u
 from .tree import OWN, Tree
 
 CHANNELS: Final = "_channel"
+#: The cells of tasks, which the board's files tell of.
+TASKS: Final = "board/task/"
 #: Messages of these types are completion signals: a copy lies in the sender's outbox.
 SIGNALS: Final = ("done", "blocked")
 BY_HAND: Final = "its file was removed from the inbox by hand"
@@ -101,6 +103,7 @@ class FileTables(Tables):
         self.bodies: dict[int, Body] = {}  # what was read in this step
         self.lying: dict[str, int] = {}  # path -> key of what is ready, or was dropped: what may lie in the inboxes
         self.signals: dict[str, int] = {}  # path in an outbox -> key
+        self.board_number = 0  # the number of the last step that changed a task
         self._order: list[tuple[int, int]] = []  # (number, key); of a row only its first and its last number count
         self._sorted = True
 
@@ -437,6 +440,8 @@ class FileTables(Tables):
 
     def end_step(self, number: int) -> None:
         """The step was written down, under this number."""
+        if any(name.startswith(TASKS) for name in self.took.cells):
+            self.board_number = number
         for key in self.took.told:
             if key in self.rows:
                 self._numbered(self.rows[key], number)
@@ -457,6 +462,8 @@ class FileTables(Tables):
             self.cells.pop(name, None)
             if text is not None:
                 self.cells[name] = (version, text)
+            if name.startswith(TASKS):
+                self.board_number = number
             self.last_version = max(self.last_version, version)
         for channel, agent, since_ms in record.subscribers:
             super().set_subscriber(channel, agent, since_ms)

@@ -9,19 +9,22 @@ between the log and the tree leaves the rest to the next holder of the lock.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from postroom.core import crashpoints
+from postroom.core.chore import Chore
 from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, new_salt, room_start_ms
 from postroom.core.system.files import file_system_type, make_private_folder, sync_path_to, why_unwritable
-from postroom.errors import RoomClosed, RoomGone, RoomUnreachable
+from postroom.errors import PostroomError, RoomClosed, RoomGone, RoomUnreachable
 from postroom.stores import contract, layouts
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
@@ -31,7 +34,8 @@ from postroom.stores.tables import steps
 from postroom.stores.tables.store import TableStore, Turn, whole
 
 from . import upgrade
-from .board import BOARD_FILES, BoardFiles
+from .board import BOARD_FILES, LATE_S, BoardFiles
+from .board_mark import BoardMark
 from .commit import Commits, sync_folders
 from .intake import INBOX, Intake
 from .layout import COPIED, LAYOUT, LIMITED, MARK, About, make_folders, read_about, read_about_for_looking, read_layout
@@ -43,6 +47,8 @@ from .waiter import FilesWaiter
 
 #: A power cut takes no more than this of a log's end: files that say that they are from later still are not believed.
 _LOST_MS: Final = 24 * 3600 * 1000
+#: What is nudged when there is something to do need not look by itself.
+_NEVER_S: Final = 24 * 3600.0
 
 
 class FilesStore(TableStore):
@@ -67,6 +73,8 @@ class FilesStore(TableStore):
         self._prepared: dict[int, Prepared] = {}
         self._first_line = 0
         self._waiters = 0
+        self._later: Chore | None = None  # writes the files of a large board when that is due
+        self._writes_later = False
         self._parts: list[Any] = []  # what is to be closed
         #: Why the room can only be looked at; "" where it can be written, as far as can be seen beforehand.
         self._looks = "" if os.access(folder / OWN, os.W_OK) else _why_only_looking(folder)
@@ -96,12 +104,13 @@ class FilesStore(TableStore):
 
     def _open_room(self, log: Log) -> None:
         self._log = log
-        self._board = BoardFiles(self._tree)
+        mode = 0o660 if self._config.group else 0o600
+        mark = None if self._looks else BoardMark(self.folder / OWN / "board", mode)
+        self._board = BoardFiles(self._tree, mark)
         self._intake = Intake(self._tree, self._board, log.take_turn)
         self._commits = Commits(self._tree, log, self._board, full_sync=self._config.sync == "full")
-        self._parts += [log, self._intake]
+        self._parts += [log, self._intake, *([mark] if mark else [])]
         with log.locked():
-            mode = 0o660 if self._config.group else 0o600
             self._attendance = Attendance(self.folder / OWN, file_system_type(self.folder), mode=mode)
             self._parts.append(self._attendance)
             self._tree.process = self._attendance.process
@@ -175,6 +184,7 @@ class FilesStore(TableStore):
         if self._looks:
             return
         self._log.set_mark(0)
+        self._board.forget()
         if strays:
             folders: list[int] = []
             self._intake.bring_home(room := self._caught_up(), strays)
@@ -297,12 +307,36 @@ class FilesStore(TableStore):
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(rings.everyone, rings.one_each)
+        if self._board.due_ns is not None and not self._writes_later:
+            self._write_board_later()
         try:
             sync_folders(folders)
         except OSError as error:
             raise RoomUnreachable(
                 f"the disk of {self.folder} failed to sync ({error.strerror}); it was done, but may not survive a power cut"
             ) from error
+
+    def _write_board_later(self) -> None:
+        self._writes_later = True
+        if self._later is None:
+            self._later = Chore(
+                "postroom board files", partial(_board_round, weakref.ref(self)), self.clock, every_s=LATE_S
+            )
+        self._later.nudge()
+
+    @whole
+    def write_board(self, *, now: bool = False) -> float:
+        """Let the board's files follow, where they lie behind and that is due. In how many seconds to call again."""
+        due_ns = self._board.due_ns
+        left_s = 0 if due_ns is None or now else (due_ns - self.clock.steady_ns()) / 1e9
+        if left_s > 0:
+            return left_s
+        if due_ns is not None:
+            with self.step() as room:  # which takes up what was edited
+                if now:
+                    self._board.write(room)
+        self._writes_later = self._board.due_ns is not None
+        return LATE_S if self._writes_later else _NEVER_S
 
     def quiet_step(self) -> AbstractContextManager[FileTables]:
         return self.step(look=False, synced=False)
@@ -502,6 +536,11 @@ class FilesStore(TableStore):
     def close(self) -> None:
         if self._pid != os.getpid():
             return
+        later, self._later = self._later, None
+        if later is not None:
+            later.close(0 if self.turn.taken else None)  # it may wait for the very step that this is called in
+            with suppress(PostroomError):  # otherwise the next process that looks at the room writes them
+                self.write_board(now=True)
         with self.turn.lock:
             self._open = False
             if self.turn.taken:
@@ -517,6 +556,11 @@ class FilesStore(TableStore):
             self.close()
         except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
             pass
+
+
+def _board_round(known: weakref.ref[FilesStore]) -> float:
+    store = known()
+    return _NEVER_S if store is None else store.write_board()
 
 
 def _why_only_looking(folder: Path) -> str:
