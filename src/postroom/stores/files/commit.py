@@ -42,8 +42,8 @@ class Commits:
         while room.took:
             step = room.took
             record = room.record()
-            place = self._log.append(record, sync=self._full_sync and synced, unread=unread)
-            room.end_step(self._log.base + place)
+            line = self._log.append(record, sync=self._full_sync and synced, unread=unread)
+            room.end_step(line, self._log.base + line.place)
             rings.everyone.update(step.everyone)
             rings.one_each += step.one_each
             room.took = LogStep()
@@ -55,7 +55,7 @@ class Commits:
                 crashpoints.reached("files.followed")
                 folders += self._folders_to_sync(record) if synced else []
                 if in_order and not room.took:
-                    self._log.set_mark(place)
+                    self._log.set_mark(line.place)
             except OSError:
                 break  # it is written down, so it counts; the next holder of the lock lets the tree follow
         room.took = LogStep()
@@ -126,7 +126,7 @@ class Commits:
     def recover(self, room: FileTables) -> None:
         """Let the tree follow the log where somebody died before it had."""
         mark = self._log.mark()
-        behind = [record for place, record in self._log.all_lines() if place > mark or mark > self._log.place]
+        behind = [line.record for line in self._log.lines_after(mark if mark <= self._log.place else 0)]
         self._log.cut_off()
         self.sync_log()  # its writer may have died before it did, and the tree must not be ahead of the log on the disk
         try:

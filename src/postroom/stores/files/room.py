@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from bisect import bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,12 +16,13 @@ import msgspec
 from postroom.core.clock import Clock, iso
 from postroom.core.config import AGENT_LEASE_S, Config
 from postroom.core.message import Draft, LedgerEntry, MessageWithLedger, id_of, key_of
-from postroom.core.states import State
+from postroom.core.states import FINISHED, State
 from postroom.errors import RoomUnreachable
 from postroom.stores.rules import discard, later_ms
-from postroom.stores.tables.tables import Row, Tables
+from postroom.stores.tables.tables import FORGETTABLE, Row, Tables
 
-from .log import LogRecord, RowRecord
+from .kept import Kept, KeptMessages
+from .log import Log, LogLine, LogRecord, RowRecord
 from .message import Body, Unreadable, make_file, read_file
 from .names import another_of, file_of, folder_of, is_cut, kept_as, key_of_us, us_of_key
 from .tree import OWN, Tree
@@ -33,6 +37,10 @@ BY_HAND: Final = "its file was removed from the inbox by hand"
 _PLACES: Final = {State.DELAYED: "later", State.BLOCKED: "later", State.AWAITED: "held", State.DEAD: "dead"}
 #: A message that was taken in is read whatever its size: another process may allow more than this one.
 _MOST_BYTES: Final = 1024**3
+#: So many rows that were read from the log are remembered within a step.
+_MOST_BORROWED: Final = 1000
+#: A log that is written anew has lines of so many rows.
+_ROWS_AT_ONCE: Final = 1000
 _FIXED: Final = tuple(name for name in Draft.__struct_fields__ if name not in ("payload", "waiter"))
 
 
@@ -53,6 +61,43 @@ class FileRow(Row):
     first: int = 0
     number: int = 0
     news: LedgerEntry | None = None
+    #: Where the log tells of it; the last spot may be one that a later one makes superfluous.
+    spots: list[int] = field(default_factory=list)
+    superfluous: bool = False
+    #: It was read from the log to be looked at: a message that has ended, and is not in the tables.
+    is_kept: bool = False
+
+    def told_at(self, spot: int, *, superfluous: bool) -> None:
+        """The log tells of it at one more spot."""
+        if self.superfluous:
+            self.spots.pop()
+        self.spots.append(spot)
+        self.superfluous = superfluous
+
+
+class Rows(dict[int, FileRow]):
+    """The rows of messages that have not ended; and, by their keys alone, all others, read from the log."""
+
+    def __init__(self, kept: KeptMessages, read: Callable[[int], FileRow]) -> None:
+        super().__init__()
+        self._kept = kept
+        self._read = read
+        self.borrowed: dict[int, FileRow] = {}
+
+    def __missing__(self, key: int) -> FileRow:
+        row = self.borrowed.get(key)
+        if row is None:
+            if len(self.borrowed) >= _MOST_BORROWED:
+                self.borrowed.clear()
+            row = self.borrowed[key] = self._read(key)
+        return row
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (isinstance(key, int) and key in self._kept)
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """The row of that key, or what is given."""
+        return self[key] if key in self else default  # noqa: SIM401  it is what is being made here
 
 
 class Prepared(NamedTuple):
@@ -92,27 +137,116 @@ class LogStep:
 class FileTables(Tables):
     """The tables of one room as this process knows them. `took` is the step under way."""
 
-    rows: dict[int, FileRow]  # type: ignore[assignment]
+    rows: Rows  # type: ignore[assignment]
 
-    def __init__(self, config: Config, clock: Clock, salt: int, base_ns: int, tree: Tree, reserve: Any) -> None:
+    def __init__(self, config: Config, clock: Clock, salt: int, base_ns: int, tree: Tree, log: Log) -> None:
         super().__init__(config, clock, salt, base_ns)
         self.tree = tree
-        self._reserve = reserve
+        self._log = log
+        self.kept = KeptMessages()
+        self.rows = Rows(self.kept, self._read_kept)
+        self._resting: dict[int, None] = {}  # what may have ended with this step
+        self.signals: defaultdict[str, list[int]] = defaultdict(list)  # path in an outbox -> key
         self.took = LogStep()
         self.prepared: dict[int, Prepared] = {}  # id(draft) -> its file
         self.bodies: dict[int, Body] = {}  # what was read in this step
         self.lying: dict[str, int] = {}  # path -> key of what is ready, or was dropped: what may lie in the inboxes
-        self.signals: dict[str, int] = {}  # path in an outbox -> key
         self.board_number = 0  # the number of the last step that changed a task
-        self._order: list[tuple[int, int]] = []  # (number, key); of a row only its first and its last number count
-        self._sorted = True
+        # the feed, by number: of a row only its first and its last number count
+        self._numbers, self._numbered_keys = array("q"), array("q")
+        self._in_order = True
 
-    def keys(self) -> list[int]:
+    def keys(self, states: frozenset[State] | None = None) -> list[int]:
         """The keys in their order. Messages are numbered before they are stored, so they may come in another."""
-        if not self._sorted:
-            self.rows = dict(sorted(self.rows.items()))
-            self._sorted = True
-        return list(self.rows)
+        return sorted([*self.kept.keys(states), *self.rows])
+
+    def sort_rows(self) -> None:
+        """Here rows need no order."""
+
+    def count(self) -> int:
+        return len(self.kept) + len(self.rows)
+
+    # Messages that have ended. Their rows leave the tables, and are read from the log when somebody asks for them; one
+    # that is changed comes back first.
+
+    def _read_kept(self, key: int) -> FileRow:
+        kept, row = self.kept.get(key), None
+        if kept is None:
+            raise KeyError(key)
+        for spot in kept.spots:
+            each = self._log.row_at(spot)
+            row = self._known_row(key, each.fixed or []) if row is None else row
+            self._take_over(row, each)
+        assert row is not None
+        row.first, row.number, row.spots, row.is_kept = kept.first, kept.number, list(kept.spots), True
+        return row
+
+    def put_to_rest(self) -> None:
+        """Let the rows go of messages that have ended. Nobody uses them any more: a step, or a line of the log, is over."""
+        self.rows.borrowed.clear()
+        resting, self._resting = self._resting, {}
+        for key in resting:
+            row = dict.get(self.rows, key)
+            if row is not None and row.state in FINISHED and row.waiter is None and all(row.spots):
+                self._rest(row)
+
+    def _rest(self, row: FileRow) -> None:
+        key = row.key
+        self.finished.pop(key, None)
+        for index, name in self.names_of(row):
+            discard(getattr(self, index), name, key)
+            self.kept.names.add((index, name), key)
+        self.kept.put(Kept(key, row.state, row.since_ms, row.size_bytes, row.first, row.number, row.spots))
+        self.ended[row.claimed_by, row.state] += 1
+        del self.rows[key]
+
+    def before_change(self, row: Row) -> None:
+        assert isinstance(row, FileRow)
+        if row.is_kept:
+            self._wake(row)
+
+    def _wake(self, row: FileRow) -> None:
+        """A message that has ended is about to be changed."""
+        key = row.key
+        row.is_kept = False
+        self.kept.take(key)
+        _take_one(self.ended, (row.claimed_by, row.state))
+        for index, name in self.names_of(row):
+            self.kept.names.discard((index, name), key)
+            insort(getattr(self, index)[name], key)
+        if row.state in FORGETTABLE:
+            self.finished[key] = row.since_ms
+        self.rows[key] = row
+        self._resting[key] = None
+
+    def named(self, index: str, name: object) -> Sequence[int]:
+        found = super().named(index, name)
+        kept = [key for key in self.kept.names.find((index, name)) if (index, name) in self.names_of(self.rows[key])]
+        return sorted([*found, *kept]) if kept else found
+
+    def names_of(self, row: Row) -> Iterator[tuple[str, object]]:
+        assert isinstance(row, FileRow)
+        yield from super().names_of(row)
+        if row.signal is not None:
+            yield "signals", row.signal
+
+    def is_signal(self, path: str) -> bool:
+        """Whether a file in an outbox is the copy of a message."""
+        return path in self.signals or bool(self.kept.names.find(("signals", path)))
+
+    def finished_first(self) -> Iterator[tuple[int, int, int]]:
+        yield from self.kept.oldest(FORGETTABLE)
+        yield from super().finished_first()
+
+    def finished_count(self) -> int:
+        ended = sum(count for (_, state), count in self.ended.items() if state in FORGETTABLE)
+        return ended + len(self.finished)
+
+    def last_ms(self) -> int:
+        """The room's time when something last happened to a message."""
+        key, since_ms = self.kept.last()
+        rows = self.rows.values()
+        return max(us_of_key(max([key, *self.rows])) // 1000, since_ms, *(row.since_ms for row in rows))
 
     # Payloads lie in the messages' files; here is a digest.
 
@@ -255,14 +389,11 @@ class FileTables(Tables):
         self.took.new.add(key)
         return row
 
-    def add(self, row: Row) -> None:
-        self._sorted = self._sorted and (not self.rows or row.key > next(reversed(self.rows)))
-        super().add(row)
-
     # What a step changes
 
     def touch(self, row: Row) -> None:
         assert isinstance(row, FileRow)
+        self.before_change(row)
         self.took.rows[row.key] = row
 
     def shelve(self, row: Row, since_ms: int) -> None:
@@ -282,6 +413,7 @@ class FileTables(Tables):
         for row in gone:
             assert isinstance(row, FileRow)
             self.took.gone.append((row.key, row.path, row.signal))
+            self.before_change(row)
             self._stop_lying(row)
         count = super().delete(gone)
         for row in gone:
@@ -306,16 +438,16 @@ class FileTables(Tables):
     # The feed: of every row that it was stored, and its last change, in the order of their numbers
 
     def news_after(self, number: int, limit: int | None = None) -> Iterator[tuple[int, int, LedgerEntry]]:
-        start = bisect_right(self._order, number, key=lambda each: each[0])
+        self._put_in_order()
+        start = bisect_right(self._numbers, number)
         given, last = 0, None
-        for each in range(start, len(self._order)):
-            at, key = self._order[each]
-            row = self.rows.get(key)
-            if row is None or at not in (row.first, row.number):
+        for each in range(start, len(self._numbers)):
+            at, key = self._numbers[each], self._numbered_keys[each]
+            if at not in self._numbers_of(key):
                 continue
             if limit is not None and given >= limit and at != last:
                 return
-            given, last = given + 1, at
+            row, given, last = self.rows[key], given + 1, at
             if at == row.first:
                 yield at, key, row.ledger[0]
             if at == row.number and row.news is not None and row.news != row.ledger[0]:
@@ -324,17 +456,33 @@ class FileTables(Tables):
     def last_change(self, rows: Sequence[Row]) -> int:
         return max((row.number for row in rows if isinstance(row, FileRow)), default=0)
 
+    def _numbers_of(self, key: int) -> tuple[int, ...]:
+        """The numbers of a message in the feed: when it was stored, and its last change."""
+        row = dict.get(self.rows, key)
+        return (row.first, row.number) if row is not None else self.kept.numbers(key) or ()
+
+    def _put_in_order(self) -> None:
+        if not self._in_order:
+            pairs = sorted(zip(self._numbers, self._numbered_keys, strict=True))
+            self._numbers, self._numbered_keys = array("q", [p[0] for p in pairs]), array("q", [p[1] for p in pairs])
+            self._in_order = True
+
     def forget_news(self) -> None:
-        rows = self.rows
-        self._order = [
-            (at, key) for at, key in self._order if key in rows and at in (rows[key].first, rows[key].number)
-        ]
+        if len(self._numbers) > 1000 + 3 * self.count():
+            every = zip(self._numbers, self._numbered_keys, strict=True)
+            left = [(at, key) for at, key in every if at in self._numbers_of(key)]
+            self._numbers, self._numbered_keys = array("q", [p[0] for p in left]), array("q", [p[1] for p in left])
 
     def _numbered(self, row: FileRow, number: int) -> None:
         """A row's last change has this number in the feed."""
         row.number = number
         row.first = row.first or number
-        self._order.append((number, row.key))
+        self._tell_at(number, row.key)
+
+    def _tell_at(self, number: int, key: int) -> None:
+        self._in_order = self._in_order and (not self._numbers or number >= self._numbers[-1])
+        self._numbers.append(number)
+        self._numbered_keys.append(key)
 
     # The tree
 
@@ -368,8 +516,7 @@ class FileTables(Tables):
 
     def next_us(self) -> int:
         """A microsecond behind those of all other messages."""
-        us: int = self._reserve(self.now_ns() // 1000, 1)
-        return us
+        return self._log.reserve(self.now_ns() // 1000, 1)
 
     def free_path(self, row: FileRow) -> str:
         """A path in the inbox that nothing has. Under a name of ours, which no other program writes over."""
@@ -397,14 +544,10 @@ class FileTables(Tables):
         """A ready message lies in its inbox."""
         if row.state is State.READY:
             self.lying[row.path] = row.key
-        if row.signal is not None:
-            self.signals[row.signal] = row.key
 
     def _stop_lying(self, row: FileRow) -> None:
         if self.lying.get(row.path) == row.key:
             del self.lying[row.path]
-        if row.signal is not None:
-            self.signals.pop(row.signal, None)
 
     # Writing down, and reading what others wrote down
 
@@ -438,26 +581,32 @@ class FileTables(Tables):
             row.last_delivered_ms, row.error, row.expires_ms, row.since_ms, entries, news, [*about, draft, *own_id] if fixed else None,
         )  # fmt: skip
 
-    def end_step(self, number: int) -> None:
-        """The step was written down, under this number."""
+    def end_step(self, line: LogLine, number: int) -> None:
+        """The step was written down there, under this number."""
         if any(name.startswith(TASKS) for name in self.took.cells):
             self.board_number = number
         for key in self.took.told:
             if key in self.rows:
                 self._numbered(self.rows[key], number)
+        self._note_spots(line)
         self.last_number = max(self.last_number, number)
-        if len(self._order) > 1000 + 4 * len(self.rows):
-            self.forget_news()
+        self.forget_news()
 
-    def apply(self, record: LogRecord, number: int) -> None:
+    def _note_spots(self, line: LogLine) -> None:
+        for each, spot in zip(line.record.rows, line.spots, strict=True):
+            row = dict.get(self.rows, each.key)
+            if row is not None:
+                row.told_at(spot, superfluous=not (each.entries or each.news or each.fixed))
+                if row.state in FINISHED:
+                    self._resting[each.key] = None
+
+    def apply(self, line: LogLine, number: int) -> None:
         """Take over a step of somebody else (or of our own, when the room is read anew)."""
+        record = line.record
         for each in record.rows:
             self._apply_row(each, each.number or number, at_start=record.base is not None)
-        if record.base is not None:
-            self._order.sort()
-        for key, _, _ in record.gone:
-            if key in self.rows:
-                self.delete([self.rows[key]])
+        self._note_spots(line)
+        self.delete([self.rows[key] for key, _, _ in record.gone if key in self.rows])
         for name, version, text in record.cells:
             self.cells.pop(name, None)
             if text is not None:
@@ -472,6 +621,8 @@ class FileTables(Tables):
         self.last_version = max(self.last_version, record.version)
         self.last_number = max(self.last_number, number)
         self.took = LogStep()
+        self.put_to_rest()
+        self.forget_news()
 
     def _apply_row(self, each: RowRecord, number: int, *, at_start: bool) -> None:
         row = self.rows.get(each.key)
@@ -481,10 +632,24 @@ class FileTables(Tables):
             row = self._known_row(each.key, each.fixed)
             self.add(row)
         else:
+            self.before_change(row)
             self.lift(row)
             self._stop_lying(row)
             if row.waiter is not None:
                 discard(self.waits, row.waiter, row.key)
+        has_news = self._take_over(row, each)
+        if row.waiter is not None:
+            self.waits[row.waiter].add(row.key)
+        self.shelve(row, each.since_ms)
+        self.lie(row)
+        if has_news:
+            self._numbered(row, number)
+            if row.first != number and at_start:
+                self._tell_at(row.first, row.key)
+
+    @staticmethod
+    def _take_over(row: FileRow, each: RowRecord) -> bool:
+        """Make a row what a line of the log says. Returns whether that is news for the feed."""
         row.before = each.was
         (
             row.path, row.state, row.wake_ms, row.token, row.deliveries, row.claimed_by, row.owner, row.waiter,
@@ -493,17 +658,12 @@ class FileTables(Tables):
             each.path, State(each.state), each.wake_ms, each.token, each.deliveries, each.claimed_by, each.owner,
             each.waiter, each.last_delivered_ms, each.error, each.expires_ms,
         )  # fmt: skip
-        if row.waiter is not None:
-            self.waits[row.waiter].add(row.key)
+        row.since_ms = each.since_ms
         row.ledger += each.entries
-        self.shelve(row, each.since_ms)
-        self.lie(row)
         news = each.news or (each.entries[-1] if each.entries else None)
         if news is not None:
             row.news = news
-            self._numbered(row, number)
-            if row.first != number and at_start:
-                self._order.append((row.first, row.key))
+        return news is not None
 
     def _known_row(self, key: int, fixed: list[Any]) -> FileRow:
         timestamp_ms, size_bytes, file, dropped, signal, first, values, *own_id = fixed
@@ -514,22 +674,50 @@ class FileTables(Tables):
             first=first, moved=bool(own_id),
         )  # fmt: skip
 
-    def whole(self, base: int) -> LogRecord:
-        """Everything, as the first line of a new log."""
-        rows = []
-        for row in self.rows.values():
-            each = self._row_record(row, row.path, row.ledger, row.news, fixed=True)
-            each.number = row.number
-            rows.append(each)
-        rows.sort(key=lambda each: each.number)
-        return LogRecord(
-            rows=rows,
+    def whole(self, base: int) -> Iterator[LogRecord]:
+        """Everything, as the first lines of a new log.
+
+        The last of several has no rows: damage of the others is not taken for an end that somebody is still writing.
+        """
+        first = LogRecord(
             cells=[(name, version, text) for name, (version, text) in self.cells.items()],
             subscribers=[(*name, since_ms) for name, since_ms in self.subscribers.items()],
             base=base,
             version=self.last_version,
             tally=[(*name, count) for name, count in self.tally.items()],
         )
+        keys = self._keys_by_number()
+        first.rows = self._whole_rows(islice(keys, _ROWS_AT_ONCE))
+        yield first
+        more = False
+        while rows := self._whole_rows(islice(keys, _ROWS_AT_ONCE)):
+            more = True
+            yield LogRecord(rows=rows, base=base)
+        if more:
+            yield LogRecord(base=base)
+
+    def _keys_by_number(self) -> Iterator[int]:
+        """The key of each message, in the order of their last changes."""
+        self._put_in_order()
+        for at, key in zip(self._numbers, self._numbered_keys, strict=True):
+            numbers = self._numbers_of(key)
+            if numbers and numbers[1] == at:
+                yield key
+
+    def _whole_rows(self, keys: Iterable[int]) -> list[RowRecord]:
+        rows = []
+        for key in keys:
+            row = self.rows[key]
+            each = self._row_record(row, row.path, row.ledger, row.news, fixed=True)
+            each.number = row.number
+            rows.append(each)
+        return rows
+
+
+def _take_one(counts: Counter[tuple[str | None, State]], name: tuple[str | None, State]) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]
 
 
 def _short(name: str) -> str:

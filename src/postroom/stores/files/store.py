@@ -142,7 +142,7 @@ class FilesStore(TableStore):
             about = upgrade.upgrade(self._tree, about)
         self._log.path = self.folder / about.log_path()
         if not self._log.path.exists():
-            self._log.begin_anew(LogRecord(base=0))
+            self._log.begin_anew([LogRecord(base=0)])
         self._about = about
         if about.boot != self.clock.boot_id() and not self._goes_on(about):
             self._after_boot(about)
@@ -211,9 +211,11 @@ class FilesStore(TableStore):
             self._log.place = 0
             self._room = self._new_tables()
         room = self._room
-        for place, record in self._log.read_on():
-            self._first_line = self._first_line or place
-            room.apply(record, self._log.base + place)
+        for line in self._log.read_on():
+            if line.record.base is not None:
+                self._first_line = line.place
+            room.apply(line, self._log.base + line.place)
+        room.put_to_rest()
         return room
 
     def _current_log(self) -> None:
@@ -229,7 +231,7 @@ class FilesStore(TableStore):
 
     def _new_tables(self) -> FileTables:
         about = self._about
-        room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log.reserve)
+        room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log)
         room.prepared = self._prepared
         room.process_alive = self.process_alive
         return room
@@ -586,8 +588,7 @@ def _unwritten(folder: Path, why: str | None) -> RoomUnreachable:
 
 def _last_ms(room: FileTables, log: Log) -> int:
     """The room's time when something last happened."""
-    last_us = max(log.last_key_us(), max(map(us_of_key, room.rows), default=0))
-    return max(last_us // 1000, max((row.since_ms for row in room.rows.values()), default=0))
+    return max(log.last_key_us() // 1000, room.last_ms())
 
 
 def _how_lost(tree: Tree, log: Log) -> RoomGone:
