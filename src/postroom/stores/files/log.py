@@ -257,6 +257,8 @@ class Log:
         A long log is read portion by portion, so that it never lies in memory as a whole. Raises RoomDamaged behind the last
         line before the damage.
         """
+        if self.size() == self.place:
+            return
         portion_bytes = PORTION_BYTES
         while self.place + portion_bytes < self.size():
             found, end, _ = self._look(self.place, self.place + portion_bytes)

@@ -334,7 +334,8 @@ class FilesStore(TableStore):
         if left_s > 0:
             return left_s
         if due_ns is not None:
-            with self.step() as room:  # which takes up what was edited
+            self._board.suspect = True
+            with self.step() as room:  # which looks at the files, and lets them follow
                 if now:
                     self._board.write(room)
         self._writes_later = self._board.due_ns is not None
