@@ -19,7 +19,7 @@ These cells begin with a word of their own so that waking works: a waiting claim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import Clock
@@ -154,7 +154,7 @@ def _whole(value: object) -> Value:
     return {**whole, "runs": _joined([*whole.get("runs", ()), *single])}
 
 
-def _joined(runs: Iterable[Sequence[int]]) -> list[list[int]]:
+def _joined(runs: Iterable[list[int]]) -> list[list[int]]:
     """The same numbers in as few runs as there can be, in order."""
     joined: list[list[int]] = []
     for first, last in sorted(runs):
@@ -165,7 +165,7 @@ def _joined(runs: Iterable[Sequence[int]]) -> list[list[int]]:
     return joined
 
 
-def _without(runs: Iterable[Sequence[int]], number: int) -> list[list[int]]:
+def _without(runs: Iterable[list[int]], number: int) -> list[list[int]]:
     """The runs without one of their numbers."""
     parts = ([[first, min(last, number - 1)], [max(first, number + 1), last]] for first, last in runs)
     return _joined(part for both in parts for part in both if part[0] <= part[1])

@@ -54,7 +54,12 @@ def test_a_large_board_is_written_once_for_many_changes(
 ) -> None:
     written: list[object] = []
     really = board_files.BoardFiles.write
-    monkeypatch.setattr(board_files.BoardFiles, "write", lambda *args: (written.append(args), really(*args)))
+
+    def write_and_tell(*args: Any) -> None:
+        written.append(args)
+        really(*args)
+
+    monkeypatch.setattr(board_files.BoardFiles, "write", write_and_tell)
 
     for number in range(LARGE):
         write(large, f"T{number}", title="new")
@@ -151,12 +156,19 @@ def test_an_edit_that_nobody_has_looked_at_is_not_written_over(store: FilesStore
     assert found is not None
 
 
-def test_what_another_process_wrote_is_not_read(large: FilesStore, root: Path, clock: ManualClock) -> None:
+def test_what_another_process_wrote_is_not_read(
+    large: FilesStore, root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(FilesStore(root, Config(), clock)) as other:
         other.cell_read("any")
         read: list[str] = []
         really = other._tree.read
-        other._tree.read = lambda path, most: (read.append(path), really(path, most))[1]  # type: ignore[method-assign]
+
+        def read_and_tell(path: str, most_bytes: int) -> bytes:
+            read.append(path)
+            return really(path, most_bytes)
+
+        monkeypatch.setattr(other._tree, "read", read_and_tell)
         write(large, "T3", title="new")
         large.write_board(now=True)
 
