@@ -94,9 +94,7 @@ def test_what_a_killed_process_left_behind_is_written_by_the_next_that_looks(
     with closing(FilesStore(root, Config(), clock)) as other:
         other.cell_read("any")
         write(large, "T3", title="new")
-        large._later, later = None, large._later  # as if it were killed
-        assert later is not None
-        later.close()
+        assert large._late_board.close(None)  # as if it were killed
 
         clock.advance(1.0)
         other.cell_read("any")

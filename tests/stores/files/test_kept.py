@@ -18,7 +18,7 @@ from postroom.stores.contract import Query, Want
 from postroom.stores.files import kept as kept_module
 from postroom.stores.files import log as log_module
 from postroom.stores.files import room as room_module
-from postroom.stores.files.kept import Kept, KeptMessages, NameIndex
+from postroom.stores.files.kept import KeptMessage, KeptMessages, NameIndex
 from postroom.stores.files.store import FilesStore
 
 
@@ -127,7 +127,7 @@ def test_what_is_remembered_of_messages_is_what_was_put_in(steps: list[tuple[boo
     try:
         for number, (added, key, state) in enumerate(steps):
             if added and key not in plain:
-                plain[key] = Kept(key, state, number, 3, number, number + 1, [key] * (number % 3))
+                plain[key] = KeptMessage(key, state, number, 3, number, number + 1, [key] * (number % 3))
                 remembered.put(plain[key])
             elif not added:
                 remembered.take(key)

@@ -62,7 +62,8 @@ class BoardFiles:
         self.suspect = True
         #: When the files are to be written, by the steady clock, where they lie behind the cells.
         self.due_ns: int | None = None
-        self._must_write = False  # at once: somebody edited them
+        #: Whether the next writing is due at once: somebody edited them, or the room is closed.
+        self.must_write = False
         self._written = NEVER
         self._looked: dict[str, FileSignature | None] = {}
         self._broken: dict[
@@ -75,11 +76,11 @@ class BoardFiles:
         """Let the files say what the cells say: now, or at `due_ns` where a large board was written a moment ago."""
         self._written = written = self._mark_now()
         now_ns, self.due_ns = room.clock.steady_ns(), None
-        if written.number == room.board_number and not self._must_write:
+        if written.number == room.board_number and not self.must_write:
             return
         due_ns = written.at_ns + max(round(LATE_S * 1e9), LATE_TIMES * written.took_ns)
         is_large = room.cells.count_in(TASKS) > AT_ONCE
-        if is_large and not self._must_write and written.at_ns <= now_ns < due_ns:  # a later one is from before a boot
+        if is_large and not self.must_write and written.at_ns <= now_ns < due_ns:  # a later one is from before a boot
             self.due_ns = due_ns
         else:
             self.write(room)
@@ -95,7 +96,7 @@ class BoardFiles:
             data = _status_file(room) if path == STATUS else _claims_file(room)
             self._tree.rename(self._tree.temp(data, sync=False), path)  # made anew from the log after a power cut
             self._looked[path] = self._tree.signature(path)
-        self.due_ns, self._must_write = None, False
+        self.due_ns, self.must_write = None, False
         if mine != list(BOARD_FILES):
             self.suspect = True
         elif self._mark is not None:
@@ -145,7 +146,7 @@ class BoardFiles:
         tasks = _tasks(room)
         says = {STATUS: _status(tasks), CLAIMS: _claims(tasks)}
         differs = any(said != says[path] and (tasks or said) for path, said in _parts(edited).items())
-        self._must_write = self._must_write or differs or any(faults.values())
+        self.must_write = self.must_write or differs or any(faults.values())
 
     def _edited(self, room: FileTables, path: str) -> list[Any]:
         """What a file says since it was looked at last; nothing when it is as it was, or half-written by somebody."""

@@ -16,7 +16,8 @@ from postroom.core.states import State
 from .board import BoardFiles
 from .intake import INBOX
 from .log import Log, LogRecord
-from .room import BY_HAND, TASKS, FileRow, FileTables, LogStep
+from .resting import FileRow
+from .room import BY_HAND, TASKS, FileTables, LogStep
 from .tree import TEMP, Tree
 
 

@@ -22,7 +22,8 @@ from postroom.stores.tables import steps
 from .board import BOARD, PATIENCE_S, BoardFiles
 from .message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
 from .names import file_of, folder_of, is_cut, is_message_file, is_utf8, name_of
-from .room import CHANNELS, FileRow, FileTables
+from .resting import FileRow
+from .room import CHANNELS, FileTables
 from .tree import OWN, Tree
 
 #: So many files are taken in at once; others wait for the lock meanwhile.

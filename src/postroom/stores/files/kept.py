@@ -20,7 +20,7 @@ _GONE: Final = 255
 _LEAST_NEW: Final = 1000
 
 
-class Kept(NamedTuple):
+class KeptMessage(NamedTuple):
     """One message that has ended, as it is remembered."""
 
     key: int
@@ -66,7 +66,7 @@ class KeptMessages:
                 return place
         return None
 
-    def put(self, kept: Kept) -> None:
+    def put(self, kept: KeptMessage) -> None:
         """Remember a message."""
         place, at = len(self._states), bisect_left(self._keys, kept.key)
         if at < len(self._keys) and self._keys[at] == kept.key:
@@ -99,19 +99,19 @@ class KeptMessages:
         left.names = self.names
         self.__dict__ = left.__dict__
 
-    def _all(self) -> Iterator[Kept]:
+    def _all(self) -> Iterator[KeptMessage]:
         for place, state in enumerate(self._states):
             if state != _GONE:
                 yield self._at(place)
 
-    def _at(self, place: int) -> Kept:
+    def _at(self, place: int) -> KeptMessage:
         begin = self._ends[place - 1] if place else 0
-        return Kept(
+        return KeptMessage(
             self._key[place], State(self._states[place]), self._since_ms[place], self._size_bytes[place],
             self._first[place], self._number[place], self._spots[begin : self._ends[place]],
         )  # fmt: skip
 
-    def get(self, key: int) -> Kept | None:
+    def get(self, key: int) -> KeptMessage | None:
         """What is remembered of a message; None when it is not here."""
         place = self._place_of(key)
         return None if place is None else self._at(place)

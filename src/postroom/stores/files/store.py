@@ -9,17 +9,14 @@ between the log and the tree leaves the rest to the next holder of the lock.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from postroom.core import crashpoints
-from postroom.core.chore import Chore
 from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, new_salt, room_start_ms
@@ -38,6 +35,7 @@ from .board import BOARD_FILES, LATE_S, BoardFiles
 from .board_mark import BoardMark
 from .commit import Commits, sync_folders
 from .intake import INBOX, Intake
+from .late_board import NEVER_S, LateBoard
 from .layout import COPIED, LAYOUT, LIMITED, MARK, About, make_folders, read_about, read_about_for_looking, read_layout
 from .log import Log, LogRecord
 from .names import us_of_key
@@ -47,8 +45,6 @@ from .waiter import FilesWaiter
 
 #: A power cut takes no more than this of a log's end: files that say that they are from later still are not believed.
 _LOST_MS: Final = 24 * 3600 * 1000
-#: What is nudged when there is something to do need not look by itself.
-_NEVER_S: Final = 24 * 3600.0
 
 
 class FilesStore(TableStore):
@@ -73,8 +69,7 @@ class FilesStore(TableStore):
         self._prepared: dict[int, Prepared] = {}
         self._first_line = 0
         self._waiters = 0
-        self._later: Chore | None = None  # writes the files of a large board when that is due
-        self._writes_later = False
+        self._late_board = LateBoard(self.write_board, clock)
         self._parts: list[Any] = []  # what is to be closed
         #: Why the room can only be looked at; "" where it can be written, as far as can be seen beforehand.
         self._looks = "" if os.access(folder / OWN, os.W_OK) else _why_only_looking(folder)
@@ -104,12 +99,13 @@ class FilesStore(TableStore):
 
     def _open_room(self, log: Log) -> None:
         self._log = log
+        self._parts.append(log)
         mode = 0o660 if self._config.group else 0o600
         mark = None if self._looks else BoardMark(self.folder / OWN / "board", mode)
         self._board = BoardFiles(self._tree, mark)
         self._intake = Intake(self._tree, self._board, log.take_turn)
         self._commits = Commits(self._tree, log, self._board, full_sync=self._config.sync == "full")
-        self._parts += [log, self._intake, *([mark] if mark else [])]
+        self._parts += [self._intake, *([mark] if mark else [])]
         with log.locked():
             self._attendance = Attendance(self.folder / OWN, file_system_type(self.folder), mode=mode)
             self._parts.append(self._attendance)
@@ -288,7 +284,9 @@ class FilesStore(TableStore):
         due = look and self._intake.glance(self._tables())
         with self._log.locked():
             crashpoints.reached("files.locked")
-            room = self._blank() if blind else self._caught_up()
+            self._current_log()
+            in_order = self._log.mark() == self._log.size()  # where it is not, that is to be put right first
+            room = self._new_tables() if blind and in_order else self._caught_up()
             try:
                 if due:
                     self._intake.take_in(room, commit)
@@ -309,22 +307,14 @@ class FilesStore(TableStore):
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(rings.everyone, rings.one_each)
-        if self._board.due_ns is not None and not self._writes_later:
-            self._write_board_later()
+        if self._board.due_ns is not None and not self._late_board.knows:
+            self._late_board.tell()
         try:
             sync_folders(folders)
         except OSError as error:
             raise RoomUnreachable(
                 f"the disk of {self.folder} failed to sync ({error.strerror}); it was done, but may not survive a power cut"
             ) from error
-
-    def _write_board_later(self) -> None:
-        self._writes_later = True
-        if self._later is None:
-            self._later = Chore(
-                "postroom board files", partial(_board_round, weakref.ref(self)), self.clock, every_s=LATE_S
-            )
-        self._later.nudge()
 
     @whole
     def write_board(self, *, now: bool = False) -> float:
@@ -334,20 +324,14 @@ class FilesStore(TableStore):
         if left_s > 0:
             return left_s
         if due_ns is not None:
-            self._board.suspect = True
-            with self.step() as room:  # which looks at the files, and lets them follow
-                if now:
-                    self._board.write(room)
-        self._writes_later = self._board.due_ns is not None
-        return LATE_S if self._writes_later else _NEVER_S
+            self._board.suspect, self._board.must_write = True, now or self._board.must_write
+            with self.step():  # which looks at the files, and lets them follow
+                pass
+        self._late_board.knows = self._board.due_ns is not None
+        return LATE_S if self._late_board.knows else NEVER_S
 
     def quiet_step(self) -> AbstractContextManager[FileTables]:
         return self.step(look=False, synced=False)
-
-    def _blank(self) -> FileTables:
-        """Empty tables, where the room is in order; those of the room where it has to be put in order."""
-        self._current_log()
-        return self._new_tables() if self._log.mark() == self._log.size() else self._caught_up()
 
     def sync_what_is_there(self) -> None:
         self._commits.sync_log()
@@ -539,9 +523,7 @@ class FilesStore(TableStore):
     def close(self) -> None:
         if self._pid != os.getpid():
             return
-        later, self._later = self._later, None
-        if later is not None:
-            later.close(0 if self.turn.taken else None)  # it may wait for the very step that this is called in
+        if self._late_board.close(0 if self.turn.taken else None):  # it may wait for the step that this is called in
             with suppress(PostroomError):  # otherwise the next process that looks at the room writes them
                 self.write_board(now=True)
         with self.turn.lock:
@@ -559,11 +541,6 @@ class FilesStore(TableStore):
             self.close()
         except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
             pass
-
-
-def _board_round(known: weakref.ref[FilesStore]) -> float:
-    store = known()
-    return _NEVER_S if store is None else store.write_board()
 
 
 def _why_only_looking(folder: Path) -> str:
