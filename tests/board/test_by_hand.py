@@ -221,4 +221,4 @@ def test_a_task_that_comes_while_its_bucket_is_closed_is_found(room: Room, open_
     assert came == ["T2"]
     assert (first or claim(board)).id == "T2"
     index = room.store.cell_read("board-ready/index")
-    assert index is not None and index.value["open"] == [0]
+    assert index is not None and index.value["runs"] == [[0, 0]]

@@ -31,9 +31,9 @@ from postroom.stores.files.store import FilesStore
 def log(tmp_path: Path) -> Iterator[Log]:
     """A log of twenty lines, nothing of it read."""
     with closing(Log(tmp_path, 5.0, 0o600)) as log:
-        log.begin_anew(LogRecord(base=0))
+        log.begin_anew([LogRecord(base=0)])
         log.reopen()
-        log.read_on()
+        list(log.read_on())
         for number in range(19):
             log.append(LogRecord(cells=[(f"cell {number}", number, "x" * (number * 37 % 150))]), sync=False)
         log.place = 0
@@ -48,7 +48,7 @@ def lines_of(data: bytes) -> list[tuple[int, int]]:
 
 def told_place(log: Log) -> int:
     with pytest.raises(RoomDamaged, match=f"{log.path} is damaged: its bytes ") as error:
-        log.read_on()
+        list(log.read_on())
     return int(re.findall(r"bytes (\d+) to", str(error.value))[0])
 
 
@@ -64,12 +64,12 @@ def test_a_bit_that_changed_anywhere_in_a_line_before_others_is_told(log: Log) -
                 assert told_place(log) == start
                 os.pwrite(file.fileno(), data[place : place + 1], place)
 
-    assert len(log.read_on()) == 20
+    assert len(list(log.read_on())) == 20
 
 
 def test_the_first_line_is_told_of_also_when_it_is_the_only_one(tmp_path: Path) -> None:
     with closing(Log(tmp_path, 5.0, 0o600)) as log:
-        log.begin_anew(LogRecord(base=7))
+        log.begin_anew([LogRecord(base=7)])
         log.reopen()
         log.path.write_bytes(log.path.read_bytes().replace(b"7", b"6"))
 
@@ -81,7 +81,7 @@ def test_an_end_that_was_cut_anywhere_is_what_somebody_was_writing(log: Log) -> 
     for size in range(len(line)):
         log.path.write_bytes(data + line[:size])
         log.place = 0
-        assert len(log.read_on()) == 20
+        assert len(list(log.read_on())) == 20
         assert log.place == len(data)
 
 
@@ -96,7 +96,7 @@ def test_sectors_that_a_power_cut_lost_are_no_damage(log: Log) -> None:
             if begin < boundary:
                 log.path.write_bytes(data[:begin] + bytes(boundary - begin) + data[boundary:])
                 log.place = 0
-                assert len(log.read_on()) == sum(end <= begin for _, end in lines)
+                assert len(list(log.read_on())) == sum(end <= begin for _, end in lines)
                 tried += 1
     assert tried > 20
 
@@ -114,7 +114,7 @@ def test_what_looks_like_damage_while_somebody_writes_is_looked_at_again_under_t
 
     monkeypatch.setattr(log, "_wait_for", finish_writing)
 
-    assert len(log.read_on()) == 20
+    assert len(list(log.read_on())) == 20
 
 
 # Whole rooms

@@ -1,9 +1,9 @@
 """An index of the tasks that can be claimed, so that a claim does not read all tasks.
 
 Every task has a number that says its place: first added, first claimed. The numbers of those that can be claimed lie in
-buckets of 64, each a cell `board-ready/<bucket>`; the cell `board-ready/index` names the buckets that are not empty,
-the next number, and when the whole was last mended. A claim therefore reads two small cells and the task's own, whether
-the board has ten tasks or ten thousand.
+buckets of 64, each a cell `board-ready/<bucket>`; the cell `board-ready/index` names the buckets that are not empty (in runs,
+from one to another), the next number, and when the whole was last mended. A claim therefore reads two small cells and the
+task's own, whether the board has ten tasks or a hundred thousand.
 
 All of this is a hint. An entry may stand here though its task is not claimable any more; the next claimer takes it out.
 A claimable task that is missing here (somebody was killed between two writes, or a task was edited by hand) is put in
@@ -74,19 +74,22 @@ class ReadyIndex:
         self._open(by_bucket)
 
     def _open(self, numbers: Iterable[int]) -> None:
+        more = [[number, number] for number in numbers]
+
         def add(value: Value | None) -> Value | None:
             whole = _whole(value)
-            after = sorted({*whole["open"], *numbers})
-            return None if after == whole["open"] and value is not None else {**whole, "open": after}
+            after = _joined([*whole["runs"], *more])
+            return None if after == whole["runs"] and value is not None else {**whole, "runs": after}
 
         update(self._store, _INDEX, add)
 
     def buckets(self) -> Iterator[ReadyBucket]:
         """The buckets that may hold something, in order, each read when it is asked for."""
         cell = self._store.cell_read(_INDEX)
-        for number in _whole(None if cell is None else cell.value)["open"]:
-            found = self._store.cell_read(_bucket_cell(number))
-            yield ReadyBucket(number, found.version if found else 0, _entries(found.value if found else None))
+        for first, last in _whole(None if cell is None else cell.value)["runs"]:
+            for number in range(first, last + 1):
+                found = self._store.cell_read(_bucket_cell(number))
+                yield ReadyBucket(number, found.version if found else 0, _entries(found.value if found else None))
 
     def take_out(self, bucket: ReadyBucket, places: Iterable[int]) -> bool:
         """Take entries out, if nobody has changed the bucket since it was read. An empty bucket leaves the index."""
@@ -104,8 +107,8 @@ class ReadyIndex:
     def _close(self, number: int) -> None:
         def remove(value: Value | None) -> Value | None:
             whole = _whole(value)
-            left = [each for each in whole["open"] if each != number]
-            return None if left == whole["open"] else {**whole, "open": left}
+            left = _without(whole["runs"], number)
+            return None if left == whole["runs"] else {**whole, "runs": left}
 
         update(self._store, _INDEX, remove)
         reached("board.bucket_closed")
@@ -145,7 +148,27 @@ def _bucket_cell(number: int) -> str:
 
 def _whole(value: object) -> Value:
     found = value if isinstance(value, dict) else {}
-    return {"next": 0, "open": [], "mended": None, **found}
+    whole: Value = {"next": 0, "mended": None, **found}
+    # `open` named every bucket, before there were runs: what an older program puts in is found
+    single = [[number, number] for number in whole.pop("open", ())]
+    return {**whole, "runs": _joined([*whole.get("runs", ()), *single])}
+
+
+def _joined(runs: Iterable[list[int]]) -> list[list[int]]:
+    """The same numbers in as few runs as there can be, in order."""
+    joined: list[list[int]] = []
+    for first, last in sorted(runs):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1][1] = max(joined[-1][1], last)
+        else:
+            joined.append([first, last])
+    return joined
+
+
+def _without(runs: Iterable[list[int]], number: int) -> list[list[int]]:
+    """The runs without one of their numbers."""
+    parts = ([[first, min(last, number - 1)], [max(first, number + 1), last]] for first, last in runs)
+    return _joined(part for both in parts for part in both if part[0] <= part[1])
 
 
 def _entries(value: object) -> dict[int, str]:

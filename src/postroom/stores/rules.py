@@ -64,9 +64,18 @@ def matches(query: Query, envelope: Any, row: Any, state: Callable[[Any], State]
     )
 
 
-def figures(messages: Iterable[tuple[State, str | None, str, int]], store: dict[str, Any]) -> Stats:
-    """The figures of messages: each with its state, its recipient (or nobody), its channel, and when it was sent."""
+def figures(
+    messages: Iterable[tuple[State, str | None, str, int]],
+    store: dict[str, Any],
+    ended: Iterable[tuple[State, int]] = (),
+) -> Stats:
+    """The figures of messages: each with its state, its recipient (or nobody), its channel, and when it was sent.
+
+    `ended`: how many more are in a state that ends a message.
+    """
     states = dict.fromkeys(PUBLIC_STATES, 0)
+    for state, count in ended:
+        states[PUBLIC_NAME[state]] += count
     sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
     for state, to_agent, channel, timestamp_ms in messages:
         states[PUBLIC_NAME[state]] += 1

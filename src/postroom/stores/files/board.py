@@ -1,8 +1,9 @@
 """The board's two files, `board/status.json` and `board/claims.json`: what the board's cells say, for readers of files.
 
 Each task is a cell `board/task/<key>` with an object (id, title, state, owner, after, lease, payload, …); its key, here
-as in the files, is its id percent-encoded. The files are replaced whole after each change, so that a reader always
-finds valid JSON. An edit made by hand is taken up, also under the plain id: each task in the files carries the version
+as in the files, is its id percent-encoded. The files are replaced whole, so that a reader always finds valid JSON: those of
+a small board with each change, those of a large one at most so often that it costs a twentieth of the time
+(docs/design/files.md). An edit made by hand is taken up, also under the plain id: each task in the files carries the version
 of its cell, and counts only if that is still the cell's own. What cannot be taken up is kept, and answered.
 """
 
@@ -20,14 +21,19 @@ from postroom.core.config import AGENT_LEASE_S
 from postroom.core.message import Draft, check, check_name, decode_payload
 from postroom.errors import Fault, InvalidMessage
 
-from .room import FileTables
+from .board_mark import NEVER, BoardMark, Written
+from .room import TASKS, FileTables
 from .tree import FileSignature, Tree
 
 BOARD: Final = "board"
 STATUS: Final = f"{BOARD}/status.json"
 CLAIMS: Final = f"{BOARD}/claims.json"
-TASKS: Final = f"{BOARD}/task/"
 BOARD_FILES: Final = (STATUS, CLAIMS)
+#: The files of a board with so many tasks at most are written with every change.
+AT_ONCE: Final = 100
+#: Those of a larger one are late by so many seconds at most, or by so many times as long as it takes to write them.
+LATE_S: Final = 0.5
+LATE_TIMES: Final = 20
 #: What is no message, or no JSON, after so long without a change is set aside.
 PATIENCE_S: Final = 10.0
 #: How the owner of a claim may be called.
@@ -48,43 +54,71 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 class BoardFiles:
     """The two files of one room."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, mark: BoardMark | None) -> None:
+        """`mark` None: nothing can be written here."""
         self._tree = tree
+        self._mark = mark
         #: Whether somebody may have changed the files.
         self.suspect = True
+        #: When the files are to be written, by the steady clock, where they lie behind the cells.
+        self.due_ns: int | None = None
+        #: Whether the next writing is due at once: somebody edited them, or the room is closed.
+        self.must_write = False
+        self._written = NEVER
         self._looked: dict[str, FileSignature | None] = {}
         self._broken: dict[
             str, tuple[FileSignature | None, int]
         ] = {}  # a file that is no JSON: its looks, and since when
-        self._known: Tasks = {}
 
-    def tasks(self, room: FileTables) -> Tasks:
-        """The tasks of the board by key: the version of each cell, and its value."""
-        before, self._known = self._known, {}
-        for name, (version, text) in sorted(room.cells.items()):
-            if name.startswith(TASKS):
-                key = name.removeprefix(TASKS)
-                known = before.get(key)
-                value = known[1] if known is not None and known[0] == version else decode_payload(text)
-                if isinstance(value, dict):
-                    self._known[key] = (version, value)
-        return self._known
+    # Writing. The caller has the lock, and the cells are written down.
+
+    def follow(self, room: FileTables) -> None:
+        """Let the files say what the cells say: now, or at `due_ns` where a large board was written a moment ago."""
+        self._written = written = self._mark_now()
+        now_ns, self.due_ns = room.clock.steady_ns(), None
+        if written.number == room.board_number and not self.must_write:
+            return
+        due_ns = written.at_ns + max(round(LATE_S * 1e9), LATE_TIMES * written.took_ns)
+        is_large = room.cells.count_in(TASKS) > AT_ONCE
+        if is_large and not self.must_write and written.at_ns <= now_ns < due_ns:  # a later one is from before a boot
+            self.due_ns = due_ns
+        else:
+            self.write(room)
 
     def write(self, room: FileTables, paths: Iterable[str] = BOARD_FILES) -> None:
-        """Let the files say what the cells say."""
+        """Let the files say what the cells say, now. An edit that nobody has looked at is left, to be taken up first."""
+        begun_ns = room.clock.steady_ns()
+        self._written = self._mark_now()
         for path in list(self._broken):
             self._set_aside(room, path, [NO_JSON])
-        tasks = self.tasks(room)
-        head = b'{\n  "updated": %s,\n  "tasks": ' % _json(iso(room.clock.wall_ms()))
-        for path in paths:
-            if path == STATUS:
-                self._replace(path, head + _lines(_status(tasks), b"    ") + b"\n}\n")
-            else:
-                self._replace(path, _lines(_claims(tasks), b"  ") + b"\n")
+        mine = [path for path in paths if self._is_known(path)]
+        for path in mine:
+            data = _status_file(room) if path == STATUS else _claims_file(room)
+            self._tree.rename(self._tree.temp(data, sync=False), path)  # made anew from the log after a power cut
             self._looked[path] = self._tree.signature(path)
+        self.due_ns, self.must_write = None, False
+        if mine != list(BOARD_FILES):
+            self.suspect = True
+        elif self._mark is not None:
+            took_ns = room.clock.steady_ns() - begun_ns
+            looks = [self._looked[path] or NEVER.status for path in BOARD_FILES]
+            self._mark.write(Written(room.board_number, begun_ns, took_ns, *looks))
 
-    def _replace(self, path: str, data: bytes) -> None:
-        self._tree.rename(self._tree.temp(data, sync=False), path)  # made anew from the log after a power cut
+    def _mark_now(self) -> Written:
+        return NEVER if self._mark is None else self._mark.read()
+
+    def _is_known(self, path: str) -> bool:
+        """Whether a file is as it was written, or as it was looked at last."""
+        looks = self._tree.signature(path)
+        return looks is None or looks == self._looked.get(path) or self._is_ours(path, looks)
+
+    def _is_ours(self, path: str, looks: FileSignature | None) -> bool:
+        return looks == (self._written.status if path == STATUS else self._written.claims)
+
+    def forget(self) -> None:
+        """Of the files nothing is known any more: after a power cut they may be anything."""
+        if self._mark is not None:
+            self._mark.write(NEVER)
 
     # Edits made by hand
 
@@ -92,29 +126,36 @@ class BoardFiles:
         """Change the cells as somebody changed the files. The caller has the lock.
 
         What is not understood is kept in `.postroom/rejected`, with the reason beside it, before the file is written
-        anew.
+        anew: with the step, or at once where no cell was changed.
         """
         if not self.suspect:
             return
-        self.suspect = False
+        self.suspect, self._written = False, self._mark_now()
         edited = {path: said[0] for path in BOARD_FILES if (said := self._edited(room, path))}
-        if not edited:
-            return
-        tasks = self.tasks(room)
+        if edited:
+            self._take_up_files(room, edited)
+        if not any(name.startswith(TASKS) for name in room.took.cells):
+            self.follow(room)
+
+    def _take_up_files(self, room: FileTables, edited: dict[str, Any]) -> None:
+        tasks = _tasks(room)
         faults = {path: self._take_up_file(room, path, said, tasks) for path, said in edited.items()}
         for path, found in faults.items():
             if found:
                 self._set_aside(room, path, found)
-        tasks = self.tasks(room)
+        tasks = _tasks(room)
         says = {STATUS: _status(tasks), CLAIMS: _claims(tasks)}
         differs = any(said != says[path] and (tasks or said) for path, said in _parts(edited).items())
-        if differs or any(faults.values()):
-            self.write(room)
+        self.must_write = self.must_write or differs or any(faults.values())
 
     def _edited(self, room: FileTables, path: str) -> list[Any]:
         """What a file says since it was looked at last; nothing when it is as it was, or half-written by somebody."""
         looks = self._tree.signature(path)
         if path in self._looked and looks == self._looked[path]:
+            return []
+        if self._is_ours(path, looks):  # written by another process
+            self._looked[path] = looks
+            self._broken.pop(path, None)
             return []
         try:
             said = msgspec.json.decode(self._tree.read(path, _MOST_BYTES))
@@ -142,6 +183,7 @@ class BoardFiles:
         reason = "".join(f"{path}: {fault}\n" for fault in faults) + f"\n{FORMS[path]}"
         with suppress(OSError):  # a process that may not do so leaves it to another
             self._tree.link(path, room.explain_rejected(path, reason))  # a slow writer goes on in the file that is kept
+            self._looked[path] = self._tree.signature(path)  # which the link has changed
         self._broken.pop(path, None)
 
     def _take_up_status(self, room: FileTables, said: Any, tasks: Tasks) -> list[str]:
@@ -269,6 +311,17 @@ def _set(room: FileTables, key: str, value: dict[str, Any], tasks: Tasks) -> Non
     tasks[key] = (room.set_cell(TASKS + key, msgspec.json.encode(value).decode()), value)
 
 
+def _tasks(room: FileTables) -> Tasks:
+    """The tasks of the board by key: the version of each cell, and its value."""
+    tasks: Tasks = {}
+    for name in room.cells.starting(TASKS):
+        version, text = room.cells[name]
+        value = decode_payload(text)
+        if isinstance(value, dict):
+            tasks[name.removeprefix(TASKS)] = (version, value)
+    return tasks
+
+
 def _status(tasks: Tasks) -> dict[str, Any]:
     return {key: {**value, "version": version} for key, (version, value) in tasks.items()}
 
@@ -289,9 +342,35 @@ def _claims(tasks: Tasks) -> dict[str, Any]:
 _json: Final = msgspec.json.Encoder().encode
 
 
-def _lines(entries: dict[str, Any], indent: bytes) -> bytes:
-    """An object with each of its entries on a line of its own: thousands of tasks are written after every change."""
-    if not entries:
-        return b"{}"
-    lines = b",\n".join(indent + _json(id) + b": " + _json(entry) for id, entry in entries.items())
-    return b"{\n" + lines + b"\n" + indent[2:] + b"}"
+def _status_file(room: FileTables) -> bytes:
+    head = b'{\n  "updated": %s,\n  "tasks": ' % _json(iso(room.clock.wall_ms()))
+    return head + _lines(_entries(room), "    ") + b"\n}\n"
+
+
+def _entries(room: FileTables) -> Iterator[tuple[str, str]]:
+    """The entries of all tasks, made of the text of their cells: there may be a hundred thousand."""
+    cells, start = room.cells, len(TASKS)
+    for name in cells.starting(TASKS):
+        version, text = cells[name]
+        if text[:1] != "{":
+            continue
+        if text == "{}" or '"version"' in text:
+            yield name[start:], _json({**decode_payload(text), "version": version}).decode()
+        else:
+            yield name[start:], f'{text[:-1]},"version":{version}}}'
+
+
+def _claims_file(room: FileTables) -> bytes:
+    claimed: Tasks = {}
+    for name in room.cells.starting(TASKS):
+        version, text = room.cells[name]
+        if '"claimed"' in text and isinstance(value := decode_payload(text), dict):
+            claimed[name.removeprefix(TASKS)] = (version, value)
+    claims = ((key, _json(entry).decode()) for key, entry in _claims(claimed).items())
+    return _lines(claims, "  ") + b"\n"
+
+
+def _lines(entries: Iterable[tuple[str, str]], indent: str) -> bytes:
+    """An object with each of its entries, which are JSON, on a line of its own."""
+    lines = ",\n".join(f"{indent}{_json(key).decode()}: {entry}" for key, entry in entries)
+    return f"{{\n{lines}\n{indent[2:]}}}".encode() if lines else b"{}"

@@ -13,10 +13,11 @@ from contextlib import suppress
 from postroom.core import crashpoints
 from postroom.core.states import State
 
-from .board import TASKS, BoardFiles
+from .board import BoardFiles
 from .intake import INBOX
 from .log import Log, LogRecord
-from .room import BY_HAND, FileRow, FileTables, LogStep
+from .resting import FileRow
+from .room import BY_HAND, TASKS, FileTables, LogStep
 from .tree import TEMP, Tree
 
 
@@ -42,8 +43,8 @@ class Commits:
         while room.took:
             step = room.took
             record = room.record()
-            place = self._log.append(record, sync=self._full_sync and synced, unread=unread)
-            room.end_step(self._log.base + place)
+            line = self._log.append(record, sync=self._full_sync and synced, unread=unread)
+            room.end_step(line, self._log.base + line.place)
             rings.everyone.update(step.everyone)
             rings.one_each += step.one_each
             room.took = LogStep()
@@ -51,11 +52,11 @@ class Commits:
             try:
                 self._follow(record, room)
                 if any(name.startswith(TASKS) for name in step.cells):
-                    self._board.write(room)
+                    self._board.follow(room)
                 crashpoints.reached("files.followed")
                 folders += self._folders_to_sync(record) if synced else []
                 if in_order and not room.took:
-                    self._log.set_mark(place)
+                    self._log.set_mark(line.place)
             except OSError:
                 break  # it is written down, so it counts; the next holder of the lock lets the tree follow
         room.took = LogStep()
@@ -126,19 +127,20 @@ class Commits:
     def recover(self, room: FileTables) -> None:
         """Let the tree follow the log where somebody died before it had."""
         mark = self._log.mark()
-        behind = [record for place, record in self._log.all_lines() if place > mark or mark > self._log.place]
+        behind = [line.record for line in self._log.lines_after(mark if mark <= self._log.place else 0)]
         self._log.cut_off()
         self.sync_log()  # its writer may have died before it did, and the tree must not be ahead of the log on the disk
         try:
             self._follow_again(behind, room)
             self._board.suspect = True
             self._board.take_up(room)  # what somebody wrote into the files meanwhile is not written over
-            self._board.write(room)
             self._log.set_mark(self._log.place)
         except OSError:
             return  # the next one tries again
         folders: list[int] = []
         self.commit(room, LogStep(), folders)
+        with suppress(OSError):  # written when somebody looks again
+            self._board.write(room)
         with suppress(OSError):  # of steps that nobody was told of
             sync_folders(folders)
 

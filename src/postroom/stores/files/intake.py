@@ -22,7 +22,8 @@ from postroom.stores.tables import steps
 from .board import BOARD, PATIENCE_S, BoardFiles
 from .message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
 from .names import file_of, folder_of, is_cut, is_message_file, is_utf8, name_of
-from .room import CHANNELS, FileRow, FileTables
+from .resting import FileRow
+from .room import CHANNELS, FileTables
 from .tree import OWN, Tree
 
 #: So many files are taken in at once; others wait for the lock meanwhile.
@@ -173,7 +174,7 @@ class Intake:
             there = {f"{folder}/{name}" for name in self._tree.names(folder) if is_message_file(name)}
         except OSError:  # not ours to read: a process that may will
             return
-        self._drops |= there - room.lying.keys() - room.signals.keys()
+        self._drops.update(path for path in there - room.lying.keys() if not room.is_signal(path))
         self._absent.update(path for path in lying if path not in there)
 
     # Taking in. The caller has the lock, and the tables are as they are.
@@ -203,7 +204,7 @@ class Intake:
 
     def _examine(self, room: FileTables, path: str, now_ns: int) -> None:
         """Make a message of one file; leave it alone while it is none, and set it aside when it stays so."""
-        known = path in room.lying or path in room.signals
+        known = path in room.lying or room.is_signal(path)
         looks = None if known else self._tree.signature(path)
         if looks is None or stat.S_ISDIR(looks.mode):
             self._unripe.pop(path, None)
@@ -251,7 +252,7 @@ class Intake:
         us = room.us_given(key)
         ours = us is not None and not is_signal
         draft = draft_of(body, file, to_agent, channel, room.config)
-        if draft.idempotency_key is not None and (draft.from_agent, draft.idempotency_key) in room.sent:
+        if draft.idempotency_key is not None and steps.sent_before(room, draft):
             raise Unreadable(f"idempotency_key: {draft.idempotency_key!r} was used by {draft.from_agent!r} before")
         if us is None or not ours:
             us = room.next_us()
@@ -289,7 +290,7 @@ class Intake:
         found: dict[str, int | None] = {}
         for folder in self._mail_folders():
             unknown = [
-                path for path in self._messages_in(folder) if path not in room.lying and path not in room.signals
+                path for path in self._messages_in(folder) if path not in room.lying and not room.is_signal(path)
             ]
             found.update((path, self._key_of(room, path)) for path in unknown)
         claimed = [f"{_CLAIMED}/{name}" for name in self._tree.folders(_CLAIMED)]

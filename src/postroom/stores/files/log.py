@@ -15,10 +15,10 @@ import re
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,8 @@ _LINE: Final = b"%08x "
 _HEAD: Final = 9
 _NEWLINE: Final = re.compile(rb"\n")
 _ZEROS: Final = re.compile(rb"\0+")
+#: So much of a log is read at once.
+PORTION_BYTES: Final = 1024 * 1024
 #: A disk writes so much at once, or a multiple of it.
 SECTOR_BYTES: Final = 512
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -79,14 +81,57 @@ class LogRecord(msgspec.Struct, omit_defaults=True):
     tally: list[tuple[str | None, bool, int]] = []
 
 
+class _Unread(LogRecord):
+    """A step whose rows were not read yet."""
+
+    rows: list[msgspec.Raw] = []  # type: ignore[assignment]
+
+
+class LogLine(NamedTuple):
+    """A step in the log, the place where its line ends, and for each row the spot that tells of it."""
+
+    place: int
+    record: LogRecord
+    spots: list[int]
+
+
+#: A spot is the place of a row's text in the log and its length, as one number; 0 for what is too long for that.
+_LENGTH_BITS: Final = 24
+_ROWS: Final = b'{"rows":['
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(LogRecord).decode
+_decode: Final = msgspec.json.Decoder(_Unread).decode
+_decode_row: Final = msgspec.json.Decoder(RowRecord).decode
 
 
 def line_of(record: LogRecord) -> bytes:
     """A step as it is written down."""
-    text = _encode(record)
+    return _line_of(_encode(record))
+
+
+def _line_of(text: bytes) -> bytes:
     return _LINE % zlib.crc32(text) + text + b"\n"
+
+
+def _with_spots(record: LogRecord) -> tuple[bytes, list[int]]:
+    """A step as it is written down, and where in the line the text of each row begins."""
+    rows = [_encode(row) for row in record.rows]
+    unread = _Unread(
+        [msgspec.Raw(row) for row in rows], record.gone, record.cells, record.subscribers, record.base, record.version, record.tally
+    )  # fmt: skip
+    return _line_of(_encode(unread)), _spots(rows)
+
+
+def _spots(rows: Sequence[Any]) -> list[int]:
+    """The spots of the rows of a line that begins at 0."""
+    at, spots = _HEAD + len(_ROWS), []
+    for row in rows:
+        spots.append(0 if len(row) >> _LENGTH_BITS else at << _LENGTH_BITS | len(row))
+        at += len(row) + 1
+    return spots
+
+
+def _moved_by(spots: list[int], start: int) -> list[int]:
+    return [spot and spot + (start << _LENGTH_BITS) for spot in spots]
 
 
 class Log:
@@ -206,38 +251,55 @@ class Log:
         """How long it is."""
         return os.fstat(self._file).st_size
 
-    def read_on(self) -> list[tuple[int, LogRecord]]:
-        """The steps that were written since the last call, each with the place where its line ends.
+    def read_on(self) -> Iterator[LogLine]:
+        """The steps that were written since the last call.
 
-        Raises RoomDamaged: then none of them counts as read.
+        A long log is read portion by portion, so that it never lies in memory as a whole. Raises RoomDamaged behind the last
+        line before the damage.
         """
+        if self.size() == self.place:
+            return
+        portion_bytes = PORTION_BYTES
+        while self.place + portion_bytes < self.size():
+            found, end, _ = self._look(self.place, self.place + portion_bytes)
+            portion_bytes = PORTION_BYTES if found else 2 * portion_bytes
+            yield from self._read(found, end)
         found, end, damage = self._look(self.place, self.size())
         if damage and self._holder is None:
             with self.locked():  # it may have been a tail that somebody was cutting off and writing anew
                 found, end, damage = self._look(self.place, self.size())
         if damage:
             raise self._damaged(end, damage)
-        self.place = end
-        for _, record in found:
-            if record.base is not None:
-                self.base = record.base
-        return found
+        yield from self._read(found, end)
 
-    def all_lines(self) -> list[tuple[int, LogRecord]]:
-        """All steps of the log that is open, as far as it was read.
+    def _read(self, found: list[LogLine], end: int) -> Iterator[LogLine]:
+        self.place = end
+        for line in found:
+            if line.record.base is not None:
+                self.base = line.record.base
+            yield line
+
+    def lines_after(self, place: int) -> list[LogLine]:
+        """The steps of the log that is open which end behind that place, as far as it was read.
 
         Raises RoomDamaged when they cannot be read again.
         """
-        found, end, damage = self._look(0, self.place)
+        found, end, damage = self._look(place, self.place)
+        if end != self.place and place:  # no line ends there
+            return self.lines_after(0)
         if end != self.place:
             raise self._damaged(end, damage or self.place - end)
         return found
 
-    def _look(self, start: int, stop: int) -> tuple[list[tuple[int, LogRecord]], int, int]:
+    def row_at(self, spot: int) -> RowRecord:
+        """A row as the log that is open has it at a spot."""
+        return _decode_row(os.pread(self._file, spot & ((1 << _LENGTH_BITS) - 1), spot >> _LENGTH_BITS))
+
+    def _look(self, start: int, stop: int) -> tuple[list[LogLine], int, int]:
         """The whole lines of a part of the log, the place where they end, and how many bytes of damage follow there."""
         data = os.pread(self._file, stop - start, start) if stop > start else b""
         found = list(_lines(data, start))
-        end = found[-1][0] if found else start
+        end = found[-1].place if found else start
         return found, end, _damage(data[end - start :], end)
 
     def _damaged(self, place: int, size: int) -> RoomDamaged:
@@ -252,12 +314,12 @@ class Log:
 
     # Writing. The caller has the lock, and everything before was ended.
 
-    def append(self, record: LogRecord, *, sync: bool, unread: bool = False) -> int:
-        """Write a step down; the place where its line ends. Raises RoomUnreachable: then it does not count.
+    def append(self, record: LogRecord, *, sync: bool, unread: bool = False) -> LogLine:
+        """Write a step down; its line. Raises RoomUnreachable: then it does not count.
 
         `unread`: by somebody who has not read the log to its end, and will read this line like those of others.
         """
-        line = line_of(record)
+        line, spots = _with_spots(record)
         start = self.size() if unread else self.place
         try:
             written = os.pwrite(self._file, line, start)
@@ -272,7 +334,7 @@ class Log:
             ) from error
         if not unread:
             self.place = start + len(line)
-        return start + len(line)
+        return LogLine(start + len(line), record, _moved_by(spots, start))
 
     def sync(self) -> None:
         """Make what stands in the log survive a power cut. Raises RoomUnreachable when the disk does not take it."""
@@ -288,18 +350,19 @@ class Log:
     def set_mark(self, place: int) -> None:
         os.pwrite(self._mark, _PLACE.pack(place), 0)
 
-    def begin_anew(self, record: LogRecord) -> None:
-        """Put one line in the place of the whole log; it means the same. Others see that there is another log."""
-        line = line_of(record)
+    def begin_anew(self, records: Iterable[LogRecord]) -> None:
+        """Put a few lines in the place of the whole log; they mean the same. Others see that there is another log."""
+        size = 0
         new = self.path.with_name("log.new")
         descriptor = open_shared(new, _FLAGS | os.O_TRUNC, self._mode)
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(line)
+                for record in records:
+                    size += file.write(line_of(record))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        self.set_mark(len(line))
+        self.set_mark(size)
         os.rename(new, self.path)
         sync_folder(self._folder)  # or the old one might be back after a power cut, without what comes from now on
 
@@ -331,12 +394,15 @@ def _read_place(descriptor: int) -> int:
     return int(_PLACE.unpack(data)[0]) if len(data) == _PLACE.size else 0
 
 
-def _lines(data: bytes, place: int) -> Iterator[tuple[int, LogRecord]]:
-    """The whole lines of a piece of a log that begins at that place, each with the place where it ends."""
+def _lines(data: bytes, place: int) -> Iterator[LogLine]:
+    """The whole lines of a piece of a log that begins at that place."""
     start = 0
     while (text := _text_at(data, start)) is not None:
+        step = _decode(text)
+        spots = _moved_by(_spots(step.rows), place + start) if text.startswith(_ROWS) else [0] * len(step.rows)
         start += _HEAD + len(text) + 1
-        yield place + start, _decode(text)
+        record = LogRecord([_decode_row(row) for row in step.rows], step.gone, step.cells, step.subscribers, step.base, step.version, step.tally)  # fmt: skip
+        yield LogLine(place + start, record, spots)
 
 
 def _text_at(data: bytes, start: int) -> bytes | None:

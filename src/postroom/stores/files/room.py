@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,17 +13,20 @@ import msgspec
 from postroom.core.clock import Clock, iso
 from postroom.core.config import AGENT_LEASE_S, Config
 from postroom.core.message import Draft, LedgerEntry, MessageWithLedger, id_of, key_of
-from postroom.core.states import State
+from postroom.core.states import FINISHED, State
 from postroom.errors import RoomUnreachable
 from postroom.stores.rules import discard, later_ms
-from postroom.stores.tables.tables import Row, Tables
+from postroom.stores.tables.tables import Row
 
-from .log import LogRecord, RowRecord
+from .log import Log, LogLine, LogRecord, RowRecord
 from .message import Body, Unreadable, make_file, read_file
 from .names import another_of, file_of, folder_of, is_cut, kept_as, key_of_us, us_of_key
+from .resting import FIXED, FileRow, RestingTables
 from .tree import OWN, Tree
 
 CHANNELS: Final = "_channel"
+#: The cells of tasks, which the board's files tell of.
+TASKS: Final = "board/task/"
 #: Messages of these types are completion signals: a copy lies in the sender's outbox.
 SIGNALS: Final = ("done", "blocked")
 BY_HAND: Final = "its file was removed from the inbox by hand"
@@ -31,26 +34,8 @@ BY_HAND: Final = "its file was removed from the inbox by hand"
 _PLACES: Final = {State.DELAYED: "later", State.BLOCKED: "later", State.AWAITED: "held", State.DEAD: "dead"}
 #: A message that was taken in is read whatever its size: another process may allow more than this one.
 _MOST_BYTES: Final = 1024**3
-_FIXED: Final = tuple(name for name in Draft.__struct_fields__ if name not in ("payload", "waiter"))
-
-
-@dataclass(slots=True, eq=False)
-class FileRow(Row):
-    """A row, and its file: the name it has in the inbox, and the path where it lies."""
-
-    file: str = ""
-    path: str = ""
-    #: Where it lay before: for readers that come while it is being moved.
-    before: str = ""
-    #: Dropped by hand: what stands beside the envelope belongs to the payload.
-    dropped: bool = False
-    #: The copy in the outbox of its sender, when it is a completion signal.
-    signal: str | None = None
-    since_ms: int = 0
-    #: Its numbers in the feed: when it was stored, and its last change.
-    first: int = 0
-    number: int = 0
-    news: LedgerEntry | None = None
+#: A log that is written anew has lines of so many rows.
+_ROWS_AT_ONCE: Final = 1000
 
 
 class Prepared(NamedTuple):
@@ -87,29 +72,17 @@ class LogStep:
         return bool(self.rows or self.gone or self.cells or self.subscribers)
 
 
-class FileTables(Tables):
+class FileTables(RestingTables):
     """The tables of one room as this process knows them. `took` is the step under way."""
 
-    rows: dict[int, FileRow]  # type: ignore[assignment]
-
-    def __init__(self, config: Config, clock: Clock, salt: int, base_ns: int, tree: Tree, reserve: Any) -> None:
-        super().__init__(config, clock, salt, base_ns)
+    def __init__(self, config: Config, clock: Clock, salt: int, base_ns: int, tree: Tree, log: Log) -> None:
+        super().__init__(config, clock, salt, base_ns, log)
         self.tree = tree
-        self._reserve = reserve
         self.took = LogStep()
         self.prepared: dict[int, Prepared] = {}  # id(draft) -> its file
         self.bodies: dict[int, Body] = {}  # what was read in this step
         self.lying: dict[str, int] = {}  # path -> key of what is ready, or was dropped: what may lie in the inboxes
-        self.signals: dict[str, int] = {}  # path in an outbox -> key
-        self._order: list[tuple[int, int]] = []  # (number, key); of a row only its first and its last number count
-        self._sorted = True
-
-    def keys(self) -> list[int]:
-        """The keys in their order. Messages are numbered before they are stored, so they may come in another."""
-        if not self._sorted:
-            self.rows = dict(sorted(self.rows.items()))
-            self._sorted = True
-        return list(self.rows)
+        self.board_number = 0  # the number of the last step that changed a task
 
     # Payloads lie in the messages' files; here is a digest.
 
@@ -252,14 +225,11 @@ class FileTables(Tables):
         self.took.new.add(key)
         return row
 
-    def add(self, row: Row) -> None:
-        self._sorted = self._sorted and (not self.rows or row.key > next(reversed(self.rows)))
-        super().add(row)
-
     # What a step changes
 
     def touch(self, row: Row) -> None:
         assert isinstance(row, FileRow)
+        self.before_change(row)
         self.took.rows[row.key] = row
 
     def shelve(self, row: Row, since_ms: int) -> None:
@@ -279,6 +249,7 @@ class FileTables(Tables):
         for row in gone:
             assert isinstance(row, FileRow)
             self.took.gone.append((row.key, row.path, row.signal))
+            self.before_change(row)
             self._stop_lying(row)
         count = super().delete(gone)
         for row in gone:
@@ -299,39 +270,6 @@ class FileTables(Tables):
 
     def ring_one(self, topic: str) -> None:
         self.took.one_each.append(topic)
-
-    # The feed: of every row that it was stored, and its last change, in the order of their numbers
-
-    def news_after(self, number: int, limit: int | None = None) -> Iterator[tuple[int, int, LedgerEntry]]:
-        start = bisect_right(self._order, number, key=lambda each: each[0])
-        given, last = 0, None
-        for each in range(start, len(self._order)):
-            at, key = self._order[each]
-            row = self.rows.get(key)
-            if row is None or at not in (row.first, row.number):
-                continue
-            if limit is not None and given >= limit and at != last:
-                return
-            given, last = given + 1, at
-            if at == row.first:
-                yield at, key, row.ledger[0]
-            if at == row.number and row.news is not None and row.news != row.ledger[0]:
-                yield at, key, row.news
-
-    def last_change(self, rows: Sequence[Row]) -> int:
-        return max((row.number for row in rows if isinstance(row, FileRow)), default=0)
-
-    def forget_news(self) -> None:
-        rows = self.rows
-        self._order = [
-            (at, key) for at, key in self._order if key in rows and at in (rows[key].first, rows[key].number)
-        ]
-
-    def _numbered(self, row: FileRow, number: int) -> None:
-        """A row's last change has this number in the feed."""
-        row.number = number
-        row.first = row.first or number
-        self._order.append((number, row.key))
 
     # The tree
 
@@ -365,8 +303,7 @@ class FileTables(Tables):
 
     def next_us(self) -> int:
         """A microsecond behind those of all other messages."""
-        us: int = self._reserve(self.now_ns() // 1000, 1)
-        return us
+        return self._log.reserve(self.now_ns() // 1000, 1)
 
     def free_path(self, row: FileRow) -> str:
         """A path in the inbox that nothing has. Under a name of ours, which no other program writes over."""
@@ -394,14 +331,10 @@ class FileTables(Tables):
         """A ready message lies in its inbox."""
         if row.state is State.READY:
             self.lying[row.path] = row.key
-        if row.signal is not None:
-            self.signals[row.signal] = row.key
 
     def _stop_lying(self, row: FileRow) -> None:
         if self.lying.get(row.path) == row.key:
             del self.lying[row.path]
-        if row.signal is not None:
-            self.signals.pop(row.signal, None)
 
     # Writing down, and reading what others wrote down
 
@@ -427,7 +360,7 @@ class FileTables(Tables):
     def _row_record(
         self, row: FileRow, was: str, entries: list[LedgerEntry], news: LedgerEntry | None, *, fixed: bool
     ) -> RowRecord:
-        draft = [getattr(row.draft, name) for name in _FIXED]
+        draft = [getattr(row.draft, name) for name in FIXED]
         about = [row.timestamp_ms, row.size_bytes, row.file, row.dropped, row.signal, row.first]
         own_id = [row.id] if row.moved else []
         return RowRecord(
@@ -435,28 +368,38 @@ class FileTables(Tables):
             row.last_delivered_ms, row.error, row.expires_ms, row.since_ms, entries, news, [*about, draft, *own_id] if fixed else None,
         )  # fmt: skip
 
-    def end_step(self, number: int) -> None:
-        """The step was written down, under this number."""
+    def end_step(self, line: LogLine, number: int) -> None:
+        """The step was written down there, under this number."""
+        if any(name.startswith(TASKS) for name in self.took.cells):
+            self.board_number = number
         for key in self.took.told:
             if key in self.rows:
-                self._numbered(self.rows[key], number)
+                self.numbered(self.rows[key], number)
+        self._note_spots(line)
         self.last_number = max(self.last_number, number)
-        if len(self._order) > 1000 + 4 * len(self.rows):
-            self.forget_news()
+        self.forget_news()
 
-    def apply(self, record: LogRecord, number: int) -> None:
+    def _note_spots(self, line: LogLine) -> None:
+        for each, spot in zip(line.record.rows, line.spots, strict=True):
+            row = dict.get(self.rows, each.key)
+            if row is not None:
+                row.told_at(spot, superfluous=not (each.entries or each.news or each.fixed))
+                if row.state in FINISHED:
+                    self.resting[each.key] = None
+
+    def apply(self, line: LogLine, number: int) -> None:
         """Take over a step of somebody else (or of our own, when the room is read anew)."""
+        record = line.record
         for each in record.rows:
             self._apply_row(each, each.number or number, at_start=record.base is not None)
-        if record.base is not None:
-            self._order.sort()
-        for key, _, _ in record.gone:
-            if key in self.rows:
-                self.delete([self.rows[key]])
+        self._note_spots(line)
+        self.delete([self.rows[key] for key, _, _ in record.gone if key in self.rows])
         for name, version, text in record.cells:
             self.cells.pop(name, None)
             if text is not None:
                 self.cells[name] = (version, text)
+            if name.startswith(TASKS):
+                self.board_number = number
             self.last_version = max(self.last_version, version)
         for channel, agent, since_ms in record.subscribers:
             super().set_subscriber(channel, agent, since_ms)
@@ -465,64 +408,62 @@ class FileTables(Tables):
         self.last_version = max(self.last_version, record.version)
         self.last_number = max(self.last_number, number)
         self.took = LogStep()
+        self.put_to_rest()
+        self.forget_news()
 
     def _apply_row(self, each: RowRecord, number: int, *, at_start: bool) -> None:
         row = self.rows.get(each.key)
         if row is None:
             if each.fixed is None:
                 return  # a change of what was deleted before
-            row = self._known_row(each.key, each.fixed)
+            row = self.known_row(each.key, each.fixed)
             self.add(row)
         else:
+            self.before_change(row)
             self.lift(row)
             self._stop_lying(row)
             if row.waiter is not None:
                 discard(self.waits, row.waiter, row.key)
-        row.before = each.was
-        (
-            row.path, row.state, row.wake_ms, row.token, row.deliveries, row.claimed_by, row.owner, row.waiter,
-            row.last_delivered_ms, row.error, row.expires_ms,
-        ) = (
-            each.path, State(each.state), each.wake_ms, each.token, each.deliveries, each.claimed_by, each.owner,
-            each.waiter, each.last_delivered_ms, each.error, each.expires_ms,
-        )  # fmt: skip
+        has_news = self.take_over(row, each)
         if row.waiter is not None:
             self.waits[row.waiter].add(row.key)
-        row.ledger += each.entries
         self.shelve(row, each.since_ms)
         self.lie(row)
-        news = each.news or (each.entries[-1] if each.entries else None)
-        if news is not None:
-            row.news = news
-            self._numbered(row, number)
+        if has_news:
+            self.numbered(row, number)
             if row.first != number and at_start:
-                self._order.append((row.first, row.key))
+                self.tell_at(row.first, row.key)
 
-    def _known_row(self, key: int, fixed: list[Any]) -> FileRow:
-        timestamp_ms, size_bytes, file, dropped, signal, first, values, *own_id = fixed
-        draft = Draft(payload=None, **dict(zip(_FIXED, values, strict=False)))  # lines of layout 2 have fewer
-        return FileRow(
-            key=key, id=own_id[0] if own_id else id_of(key, self.salt), draft=draft, timestamp_ms=timestamp_ms,
-            expires_ms=None, state=State.READY, size_bytes=size_bytes, file=file, dropped=dropped, signal=signal,
-            first=first, moved=bool(own_id),
-        )  # fmt: skip
+    def whole(self, base: int) -> Iterator[LogRecord]:
+        """Everything, as the first lines of a new log.
 
-    def whole(self, base: int) -> LogRecord:
-        """Everything, as the first line of a new log."""
-        rows = []
-        for row in self.rows.values():
-            each = self._row_record(row, row.path, row.ledger, row.news, fixed=True)
-            each.number = row.number
-            rows.append(each)
-        rows.sort(key=lambda each: each.number)
-        return LogRecord(
-            rows=rows,
+        The last of several has no rows: damage of the others is not taken for an end that somebody is still writing.
+        """
+        first = LogRecord(
             cells=[(name, version, text) for name, (version, text) in self.cells.items()],
             subscribers=[(*name, since_ms) for name, since_ms in self.subscribers.items()],
             base=base,
             version=self.last_version,
             tally=[(*name, count) for name, count in self.tally.items()],
         )
+        keys = self.keys_by_number()
+        first.rows = self._whole_rows(islice(keys, _ROWS_AT_ONCE))
+        yield first
+        more = False
+        while rows := self._whole_rows(islice(keys, _ROWS_AT_ONCE)):
+            more = True
+            yield LogRecord(rows=rows, base=base)
+        if more:
+            yield LogRecord(base=base)
+
+    def _whole_rows(self, keys: Iterable[int]) -> list[RowRecord]:
+        rows = []
+        for key in keys:
+            row = self.rows[key]
+            each = self._row_record(row, row.path, row.ledger, row.news, fixed=True)
+            each.number = row.number
+            rows.append(each)
+        return rows
 
 
 def _short(name: str) -> str:

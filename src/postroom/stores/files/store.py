@@ -21,7 +21,7 @@ from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, new_salt, room_start_ms
 from postroom.core.system.files import file_system_type, make_private_folder, sync_path_to, why_unwritable
-from postroom.errors import RoomClosed, RoomGone, RoomUnreachable
+from postroom.errors import PostroomError, RoomClosed, RoomGone, RoomUnreachable
 from postroom.stores import contract, layouts
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
@@ -31,9 +31,11 @@ from postroom.stores.tables import steps
 from postroom.stores.tables.store import TableStore, Turn, whole
 
 from . import upgrade
-from .board import BOARD_FILES, BoardFiles
+from .board import BOARD_FILES, LATE_S, BoardFiles
+from .board_mark import BoardMark
 from .commit import Commits, sync_folders
 from .intake import INBOX, Intake
+from .late_board import NEVER_S, LateBoard
 from .layout import COPIED, LAYOUT, LIMITED, MARK, About, make_folders, read_about, read_about_for_looking, read_layout
 from .log import Log, LogRecord
 from .names import us_of_key
@@ -67,6 +69,7 @@ class FilesStore(TableStore):
         self._prepared: dict[int, Prepared] = {}
         self._first_line = 0
         self._waiters = 0
+        self._late_board = LateBoard(self.write_board, clock)
         self._parts: list[Any] = []  # what is to be closed
         #: Why the room can only be looked at; "" where it can be written, as far as can be seen beforehand.
         self._looks = "" if os.access(folder / OWN, os.W_OK) else _why_only_looking(folder)
@@ -96,12 +99,14 @@ class FilesStore(TableStore):
 
     def _open_room(self, log: Log) -> None:
         self._log = log
-        self._board = BoardFiles(self._tree)
+        self._parts.append(log)
+        mode = 0o660 if self._config.group else 0o600
+        mark = None if self._looks else BoardMark(self.folder / OWN / "board", mode)
+        self._board = BoardFiles(self._tree, mark)
         self._intake = Intake(self._tree, self._board, log.take_turn)
         self._commits = Commits(self._tree, log, self._board, full_sync=self._config.sync == "full")
-        self._parts += [log, self._intake]
+        self._parts += [self._intake, *([mark] if mark else [])]
         with log.locked():
-            mode = 0o660 if self._config.group else 0o600
             self._attendance = Attendance(self.folder / OWN, file_system_type(self.folder), mode=mode)
             self._parts.append(self._attendance)
             self._tree.process = self._attendance.process
@@ -133,7 +138,7 @@ class FilesStore(TableStore):
             about = upgrade.upgrade(self._tree, about)
         self._log.path = self.folder / about.log_path()
         if not self._log.path.exists():
-            self._log.begin_anew(LogRecord(base=0))
+            self._log.begin_anew([LogRecord(base=0)])
         self._about = about
         if about.boot != self.clock.boot_id() and not self._goes_on(about):
             self._after_boot(about)
@@ -175,6 +180,7 @@ class FilesStore(TableStore):
         if self._looks:
             return
         self._log.set_mark(0)
+        self._board.forget()
         if strays:
             folders: list[int] = []
             self._intake.bring_home(room := self._caught_up(), strays)
@@ -201,9 +207,11 @@ class FilesStore(TableStore):
             self._log.place = 0
             self._room = self._new_tables()
         room = self._room
-        for place, record in self._log.read_on():
-            self._first_line = self._first_line or place
-            room.apply(record, self._log.base + place)
+        for line in self._log.read_on():
+            if line.record.base is not None:
+                self._first_line = line.place
+            room.apply(line, self._log.base + line.place)
+        room.put_to_rest()
         return room
 
     def _current_log(self) -> None:
@@ -219,7 +227,7 @@ class FilesStore(TableStore):
 
     def _new_tables(self) -> FileTables:
         about = self._about
-        room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log.reserve)
+        room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log)
         room.prepared = self._prepared
         room.process_alive = self.process_alive
         return room
@@ -276,7 +284,9 @@ class FilesStore(TableStore):
         due = look and self._intake.glance(self._tables())
         with self._log.locked():
             crashpoints.reached("files.locked")
-            room = self._blank() if blind else self._caught_up()
+            self._current_log()
+            in_order = self._log.mark() == self._log.size()  # where it is not, that is to be put right first
+            room = self._new_tables() if blind and in_order else self._caught_up()
             try:
                 if due:
                     self._intake.take_in(room, commit)
@@ -297,6 +307,8 @@ class FilesStore(TableStore):
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(rings.everyone, rings.one_each)
+        if self._board.due_ns is not None and not self._late_board.knows:
+            self._late_board.tell()
         try:
             sync_folders(folders)
         except OSError as error:
@@ -304,13 +316,22 @@ class FilesStore(TableStore):
                 f"the disk of {self.folder} failed to sync ({error.strerror}); it was done, but may not survive a power cut"
             ) from error
 
+    @whole
+    def write_board(self, *, now: bool = False) -> float:
+        """Let the board's files follow, where they lie behind and that is due. In how many seconds to call again."""
+        due_ns = self._board.due_ns
+        left_s = 0 if due_ns is None or now else (due_ns - self.clock.steady_ns()) / 1e9
+        if left_s > 0:
+            return left_s
+        if due_ns is not None:
+            self._board.suspect, self._board.must_write = True, now or self._board.must_write
+            with self.step():  # which looks at the files, and lets them follow
+                pass
+        self._late_board.knows = self._board.due_ns is not None
+        return LATE_S if self._late_board.knows else NEVER_S
+
     def quiet_step(self) -> AbstractContextManager[FileTables]:
         return self.step(look=False, synced=False)
-
-    def _blank(self) -> FileTables:
-        """Empty tables, where the room is in order; those of the room where it has to be put in order."""
-        self._current_log()
-        return self._new_tables() if self._log.mark() == self._log.size() else self._caught_up()
 
     def sync_what_is_there(self) -> None:
         self._commits.sync_log()
@@ -502,6 +523,9 @@ class FilesStore(TableStore):
     def close(self) -> None:
         if self._pid != os.getpid():
             return
+        if self._late_board.close(0 if self.turn.taken else None):  # it may wait for the step that this is called in
+            with suppress(PostroomError):  # otherwise the next process that looks at the room writes them
+                self.write_board(now=True)
         with self.turn.lock:
             self._open = False
             if self.turn.taken:
@@ -542,8 +566,7 @@ def _unwritten(folder: Path, why: str | None) -> RoomUnreachable:
 
 def _last_ms(room: FileTables, log: Log) -> int:
     """The room's time when something last happened."""
-    last_us = max(log.last_key_us(), max(map(us_of_key, room.rows), default=0))
-    return max(last_us // 1000, max((row.since_ms for row in room.rows.values()), default=0))
+    return max(log.last_key_us() // 1000, room.last_ms())
 
 
 def _how_lost(tree: Tree, log: Log) -> RoomGone:

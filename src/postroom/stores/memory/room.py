@@ -132,6 +132,7 @@ class MemoryTables(Tables):
             self.correlated,
             self.sent,
             self.ordered,
+            self.others,
             self.moved,
             self.limits,
         ):

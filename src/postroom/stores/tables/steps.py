@@ -12,7 +12,7 @@ from typing import Final
 
 from postroom.core.clock import sooner
 from postroom.core.message import Draft, Message, MessageT, MessageWithLedger, draft_of
-from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State
+from postroom.core.states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, WITHDRAWABLE, State
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
 from postroom.stores.contract import Claimed, Delivery, Query, Ticket, Want
@@ -32,8 +32,9 @@ def put(room: Tables, drafts: Sequence[Draft]) -> list[str]:
     for draft in drafts:
         if draft.idempotency_key is not None:
             name = (draft.from_agent, draft.idempotency_key)
-            if name in room.sent:
-                first_of[name] = room.rows[room.sent[name][0]].draft
+            known = room.named("sent", name)
+            if known:
+                first_of[name] = room.rows[known[0]].draft
             first = first_of.setdefault(name, draft)
             same_receiver = draft.publish or first.to_agent == draft.to_agent  # of a moved one nobody knows whether
             if not same_receiver or _content(room, first) != _content(room, draft):
@@ -47,7 +48,7 @@ def restore(room: Tables, messages: Sequence[MessageWithLedger]) -> int:
     new = [message for message in messages if room.row_of(message.id) is None]
     rows = [room.restore(message, draft_of(message)) for message in new]
     if not all(row.moved for row in rows):  # one that was here before has its old place
-        room.rows = dict(sorted(room.rows.items()))
+        room.sort_rows()
     return len(rows)
 
 
@@ -60,9 +61,9 @@ def _content(room: Tables, draft: Draft) -> tuple[object, ...]:
     return draft.channel, draft.type, body
 
 
-def sent_before(room: Tables, draft: Draft) -> list[int]:
+def sent_before(room: Tables, draft: Draft) -> Sequence[int]:
     """The keys of what was sent under a draft's idempotency key."""
-    return room.sent.get((draft.from_agent, draft.idempotency_key), []) if draft.idempotency_key is not None else []
+    return room.named("sent", (draft.from_agent, draft.idempotency_key)) if draft.idempotency_key is not None else ()
 
 
 def _put_one(room: Tables, draft: Draft) -> list[str]:
@@ -356,14 +357,19 @@ def requeue(room: Tables, row: Row | None) -> bool:
 def matching(room: Tables, query: Query, cursor: int | None, gone: Container[str | None] = ()) -> Iterator[Row]:
     """The rows that a query asks for, in its order, after (or, newest first, before) the cursor."""
     check_word("order", query.order, contract.ORDERS)
+    keys: Sequence[int]
     if query.answer_to is not None:
-        keys = room.answers.get(query.answer_to, [])
+        keys = room.named("answers", query.answer_to)
     elif query.chain_id is not None:
-        keys = room.chains.get(query.chain_id, [])
+        keys = room.named("chains", query.chain_id)
     elif query.correlation_id is not None:
-        keys = room.correlated.get(query.correlation_id, [])
+        keys = room.named("correlated", query.correlation_id)
+    elif query.ids is not None:
+        keys = sorted({row.key for row in map(room.row_of, query.ids) if row is not None})
+    elif query.states is not None and not query.states & FINISHED:
+        keys = room.unfinished(_receivers(query), query.channels)
     else:
-        keys = room.keys()
+        keys = room.keys(query.states)
     if query.order == "newest":
         keys = keys[: None if cursor is None else bisect_left(keys, cursor)][::-1]
     elif query.order == "oldest":
@@ -373,6 +379,15 @@ def matching(room: Tables, query: Query, cursor: int | None, gone: Container[str
     now_ms = room.now_ms()
     rows = map(room.rows.__getitem__, keys)
     return (row for row in rows if matches(query, row.draft, row, lambda row: row.judged(now_ms, gone)))
+
+
+def _receivers(query: Query) -> tuple[str | None, ...] | None:
+    """The agents to whom the messages of a query are addressed (None: to nobody); None where it says nothing of that."""
+    if query.to_agent is not None:
+        return (query.to_agent,)
+    if query.visible_to is not None:
+        return (query.visible_to,) if query.channels is None else (query.visible_to, None)
+    return None
 
 
 def gone_owners(room: Tables, row: Row | None = None) -> frozenset[str]:
@@ -409,9 +424,9 @@ def show(make: type[MessageT], room: Tables, row: Row, gone: Container[str | Non
 
 def forget_finished(room: Tables) -> int:
     """Keep what the settings allow of the finished messages, the latest; forget the others."""
-    finished = ((room.rows[key], finished_ms, room.rows[key].size_bytes) for key, finished_ms in room.finished.items())
-    count, size = len(room.finished), room.finished_bytes
-    return forget(room, list(no_longer_kept(finished, room.config, room.now_ms(), count, size)))
+    count, size = room.finished_count(), room.finished_bytes
+    keys = list(no_longer_kept(room.finished_first(), room.config, room.now_ms(), count, size))
+    return forget(room, [room.rows[key] for key in keys])
 
 
 def forget(room: Tables, rows: Sequence[Row]) -> int:

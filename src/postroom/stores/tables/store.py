@@ -209,7 +209,7 @@ class TableStore(contract.Store):
                 question = room.row_of(id)
                 if question is not None and question.waiter is not None and question.state is not State.AWAITED:
                     steps.stop_waiting(room, question, "the asker no longer waits")
-                for key in room.answers.get(id, ()):
+                for key in room.named("answers", id):
                     if room.rows[key].state is State.AWAITED:
                         steps.stop_waiting(room, room.rows[key], None)
 
@@ -287,7 +287,8 @@ class TableStore(contract.Store):
                 (row.judged(now_ms, gone), row.draft.to_agent, row.draft.channel, row.timestamp_ms)
                 for row in room.rows.values()
             )
-            return figures(rows, self.about() | {"messages": len(room.rows), "changes": room.last_number})
+            about = self.about() | {"messages": room.count(), "changes": room.last_number}
+            return figures(rows, about, ((state, count) for (_, state), count in room.ended.items()))
 
     # Small values
 
@@ -323,7 +324,7 @@ class TableStore(contract.Store):
     @whole
     def cell_scan(self, prefix: str) -> list[Cell]:
         with self.reading() as room:
-            found = sorted((name, *cell) for name, cell in room.cells.items() if name.startswith(prefix))
+            found = [(name, *room.cells[name]) for name in room.cells.starting(prefix)]
             return [Cell(name, version, decode_payload(text)) for name, version, text in found]
 
     # Housekeeping
@@ -348,4 +349,5 @@ class TableStore(contract.Store):
     def work_of(self, agent: str) -> contract.WorkDone:
         with self.reading() as room:
             kept = [row.state for row in room.rows.values() if row.claimed_by == agent]
+            kept += [state for (last, state), count in room.ended.items() if last == agent for _ in range(count)]
             return work_done(kept, contract.WorkDone(room.tally[agent, True], room.tally[agent, False]))

@@ -23,6 +23,7 @@ from postroom.core.system.process import process_alive
 from postroom.stores import contract
 from postroom.stores.rules import FAILED, PROCESSED, discard, later_ms
 
+from .cells import CellTable
 from .limiting import TableLimits
 
 #: Finished messages are forgotten one day; dead letters stay until somebody puts them back or purges them.
@@ -91,16 +92,19 @@ class Tables:
         self.chains: defaultdict[str, list[int]] = defaultdict(list)  # a message's id -> those that it led to
         self.correlated: defaultdict[str, list[int]] = defaultdict(list)
         self.sent: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # (sender, idempotency key) -> messages
+        self.moved: defaultdict[str, list[int]] = defaultdict(list)  # id -> the key of what came from another room
         # (recipient or nobody, channel, order key) -> what has not ended, in order: all but the first are BLOCKED
         self.ordered: defaultdict[tuple[str | None, str, str], list[int]] = defaultdict(list)
-        self.moved: dict[str, int] = {}  # id -> key of what came from other rooms
+        self.others: set[int] = set()  # what is neither ready nor finished
         self.finished: dict[int, int] = {}  # key -> room ms, in the order in which they were finished
         self.finished_bytes = 0
+        #: (last holder, state) -> messages that have ended and have no row, in tables that read those when they are asked for
+        self.ended: Counter[tuple[str | None, State]] = Counter()
         self.feed: list[tuple[int, int, LedgerEntry]] = []  # (number, key, entry)
         self.last_number = 0
         self.tally: Counter[tuple[str | None, bool]] = Counter()  # (agent, done or failed) -> messages no longer kept
         self.subscribers: dict[tuple[str, str], int] = {}  # (channel, agent) -> since, wall ms
-        self.cells: dict[str, tuple[int, str]] = {}  # name -> (version, JSON text)
+        self.cells = CellTable()
         self.last_version = 0
         self.limits = TableLimits(self.cells, self.boxes, self.ring, self.ring_one)
 
@@ -114,12 +118,46 @@ class Tables:
     def row_of(self, id: str) -> Row | None:
         key = key_of(id, self.salt)
         if key is None:
-            key = self.moved.get(id)
+            key = next(iter(self.named("moved", id)), None)
         return None if key is None else self.rows.get(key)
 
-    def keys(self) -> list[int]:
-        """The keys of all rows, in their order, which is that of the rows because keys only grow."""
+    def keys(self, states: frozenset[State] | None = None) -> list[int]:  # noqa: ARG002  (others need not read all)
+        """The keys of all rows that may be in these states, in their order: that of the rows, because keys only grow."""
         return list(self.rows)
+
+    def sort_rows(self) -> None:
+        """Rows came in another order than that of their keys."""
+        self.rows = dict(sorted(self.rows.items()))
+
+    def count(self) -> int:
+        """How many messages are kept."""
+        return len(self.rows)
+
+    def named(self, index: str, name: object) -> Sequence[int]:
+        """The keys that one of the indexes by names has under a name, in their order."""
+        found: Sequence[int] = getattr(self, index).get(name, ())
+        return found
+
+    def finished_first(self) -> Iterator[tuple[int, int, int]]:
+        """What may be forgotten one day, in the order in which it was finished: key, when (room ms), size."""
+        for key, finished_ms in self.finished.items():
+            yield key, finished_ms, self.rows[key].size_bytes
+
+    def finished_count(self) -> int:
+        """How many those are."""
+        return len(self.finished)
+
+    def unfinished(self, agents: Container[str | None] | None, channels: Container[str] | None) -> list[int]:
+        """The keys of what has not ended, in their order: of ready messages, those for these agents in these channels
+        (None: for all, in all of them).
+        """
+        found = [*self.others]
+        for agent, boxes in self.boxes.items():
+            if agents is None or agent in agents:
+                for channel, box in boxes.items():
+                    if channels is None or channel in channels:
+                        found += [key for _, key in box]
+        return sorted(found)
 
     # Payloads. Here they are kept as text, in the row's own copy of the draft.
 
@@ -226,20 +264,22 @@ class Tables:
     def add(self, row: Row) -> None:
         """Put a new row in the tables that know rows by their names."""
         self.rows[row.key] = row
-        if row.moved:
-            self.moved[row.id] = row.key
-        for table, name in self._indexes(row.draft):
-            insort(table[name], row.key)
+        for index, name in self.names_of(row):
+            insort(getattr(self, index)[name], row.key)
 
-    def _indexes(self, draft: Draft) -> Iterator[tuple[dict[Any, list[int]], object]]:
+    def names_of(self, row: Row) -> Iterator[tuple[str, object]]:
+        """The names by which a row is found, each with its index."""
+        draft = row.draft
         if draft.answer_to is not None:
-            yield self.answers, draft.answer_to
+            yield "answers", draft.answer_to
         if draft.chain_id is not None:
-            yield self.chains, draft.chain_id
+            yield "chains", draft.chain_id
         if draft.correlation_id is not None:
-            yield self.correlated, draft.correlation_id
+            yield "correlated", draft.correlation_id
         if draft.idempotency_key is not None:
-            yield self.sent, (draft.from_agent, draft.idempotency_key)
+            yield "sent", (draft.from_agent, draft.idempotency_key)
+        if row.moved:
+            yield "moved", row.id
 
     def move(self, row: Row, state: State, event: str, agent: str | None, detail: str | None = None) -> str:
         """Change a message's state, and say so in its ledger and in the feed. Returns the event."""
@@ -292,9 +332,8 @@ class Tables:
             self.lift(row)
             self.set_waiter(row, None)
             del self.rows[row.key]
-            self.moved.pop(row.id, None)
-            for table, name in self._indexes(row.draft):
-                discard(table, name, row.key)
+            for index, name in self.names_of(row):
+                discard(getattr(self, index), name, row.key)
         for row in rows:
             self.limits.tell(row.draft.channel, row.state, None)
             if row.state in _FIRST:
@@ -331,6 +370,8 @@ class Tables:
         elif row.state in FORGETTABLE:
             self.finished[row.key] = since_ms
             self.finished_bytes += row.size_bytes
+        elif row.state not in FINISHED:
+            self.others.add(row.key)
         self.limits.add(row.key, row.draft, row.state)
         if row.draft.order_key is not None and row.state not in FINISHED:
             insort(self.ordered[self._line_of(row)], row.key)
@@ -352,6 +393,8 @@ class Tables:
         elif row.state in FORGETTABLE:
             del self.finished[row.key]
             self.finished_bytes -= row.size_bytes
+        else:
+            self.others.discard(row.key)
         self.limits.remove(row.key, row.draft, row.state)
         if row.draft.order_key is not None and row.state not in FINISHED:
             line = self._line_of(row)
