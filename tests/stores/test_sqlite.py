@@ -661,7 +661,7 @@ def test_an_answer_that_became_ordinary_mail_a_moment_ago_is_not_taken_from_who_
     assert store.settle(held.ticket, "acked").held
 
 
-@pytest.mark.parametrize("moment", ["before it begins", "in its step"])
+@pytest.mark.parametrize("moment", ["before it begins", "in its step", "between a statement and its rows"])
 def test_a_call_that_is_overtaken_by_the_end_of_the_room_says_that_it_is_closed(store, moment, monkeypatch):
     file = store._file
 
@@ -672,6 +672,20 @@ def test_a_call_that_is_overtaken_by_the_end_of_the_room_says_that_it_is_closed(
     store.put([draft()])
     if moment == "before it begins":
         close()
+    elif moment == "between a statement and its rows":
+        mine = file._mine.connection
+        real = mine.raw
+
+        class ClosedByAnother:
+            def execute(self, *statement: Any) -> apsw.Cursor:
+                cursor = real.execute(*statement)
+                close()
+                return cursor
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(real, name)
+
+        mine.raw = ClosedByAnother()
     else:
         begin = file.begin
 

@@ -35,6 +35,8 @@ _WRITE_LOCK_AT: Final = 120
 LAYOUT: Final = 3
 #: A commit that failed so may be there after a crash, all the same.
 NOT_SYNCED: Final = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
+#: What is said of a connection that another thread has closed, also between a statement and its rows.
+_CLOSED: Final = (apsw.ConnectionClosedError, apsw.CursorClosedError)
 #: What SQLite says where nothing can be written.
 _CANNOT_WRITE: Final = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)
 _changes: Final = apsw.Connection.changes
@@ -44,7 +46,7 @@ def in_our_words(error: apsw.Error, path: Path, connection: apsw.Connection | No
     """An error of SQLite as one of Postroom's, which says what to do. `connection` is the one that it came from."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return RoomBusy(lock_trouble(str(path), Path(f"{path}-shm"), _WRITE_LOCK_AT))
-    if isinstance(error, apsw.ConnectionClosedError):  # by another thread, which closes the room
+    if isinstance(error, _CLOSED):  # by another thread, which closes the room
         return RoomClosed(f"the room in {path.parent} is closed")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return RoomDamaged(f"{path} is damaged ({error}); keep a copy of its folder, then restore or remove it")
