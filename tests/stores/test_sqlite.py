@@ -677,7 +677,7 @@ def test_a_call_that_is_overtaken_by_the_end_of_the_room_says_that_it_is_closed(
         real = mine.raw
 
         class ClosedByAnother:
-            def execute(self, *statement: Any) -> apsw.Cursor:
+            def execute(self, *statement: Any) -> Any:
                 cursor = real.execute(*statement)
                 close()
                 return cursor

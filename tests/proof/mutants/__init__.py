@@ -638,11 +638,11 @@ _LIMITS = (
     ),
     Mutant(
         "stores/gates.py", "the burst is forgotten",
-        " - (rule.burst - 1) * rule.interval_ms()", "",
+        "return (self.burst - 1) * self.interval_ms()", "return 0.0",
     ),
     Mutant(
         "stores/gates.py", "a burst is one too large",
-        "(rule.burst - 1) * rule.interval_ms()", "rule.burst * rule.interval_ms()",
+        "return (self.burst - 1) * self.interval_ms()", "return self.burst * self.interval_ms()",
     ),
     Mutant(
         "stores/gates.py", "what a claim takes from a bucket is not written",
