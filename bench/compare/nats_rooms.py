@@ -29,6 +29,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import nats
 
 import postroom
+from compare.nats_crowd import CROWD, measure_crowd
 from compare.servers import free_port, program
 from postroom.core.clock import SYSTEM
 from postroom.core.config import Config, parse_url
@@ -41,7 +42,7 @@ SPAWN = multiprocessing.get_context("spawn")
 WAKE_PAUSE_S = 0.02
 #: After this time all members of a session wait, and have said so.
 SETTLED_S = 0.4
-PARTS = ("send", "ask", "rooms", "wake", "fail")
+PARTS = ("send", "ask", "rooms", "wake", "fail", "crowd")
 
 
 class Servers(NamedTuple):
@@ -428,6 +429,10 @@ def main() -> None:
         if ours in samples
     ]
     compare("From before it is sent to after it arrived", "ms", late)
+    if "crowd" in middle:
+        ours, plain, redis = middle["crowd"], middle["plain crowd"], middle.get("redis crowd")
+        print(f"\n{CROWD} senders and {CROWD} receivers, messages per second: a room {ours:,.0f},", end=" ")
+        print(f"plain JetStream {plain:,.0f}" + (f", Redis streams {redis:,.0f}." if redis else "."))
     if "one room" in middle:
         few, many = middle["one room"], middle["50 rooms"]
         print(f"\nServers' processor time per message (send, claim, ack): {few:,.0f} µs with one room,", end=" ")
@@ -452,6 +457,8 @@ def measure_round(
     if "rooms" in parts:
         measured["one room"] = measure_rooms(there, 1, 5 * args.count, number * 2)
         measured["50 rooms"] = measure_rooms(there, 50, 5 * args.count, number * 2 + 1)
+    if "crowd" in parts:
+        measured |= measure_crowd(there.address, args.servers, args.count // 4, number)
     if "wake" in parts:
         many |= measure_wake(there.address, args.servers, args.count // 4, number)
     if "fail" in parts:

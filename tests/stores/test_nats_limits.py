@@ -20,6 +20,7 @@ from postroom.stores.nats import gated
 from postroom.stores.nats import room as room_module
 from postroom.stores.nats.entries import decode_gate, gate_subject
 from postroom.stores.nats.limits import LIMITS_SUBJECT
+from postroom.stores.nats.room import LAYOUT
 from postroom.stores.nats.store import NatsStore
 from postroom.stores.nats.wire import Committed, IsMine, StoredEntry, Write
 from postroom.testing.workbench import gone_process
@@ -442,7 +443,7 @@ def test_a_room_gets_the_layout_of_limits_with_its_first_limit_and_older_program
 
     store.cell_write(LIMITS, {"agents": {"bob": {"by": "ada", "since_ms": 0}}})
 
-    assert layout() == "3"
+    assert layout() == str(LAYOUT)
     monkeypatch.setattr(room_module, "LAYOUT", 2)
-    with pytest.raises(RoomDamaged, match="layout 3, and this Postroom reads layouts up to 2"):
+    with pytest.raises(RoomDamaged, match=f"layout {LAYOUT}, and this Postroom reads layouts up to 2"):
         open_store()

@@ -329,6 +329,40 @@ _OTHER_STORES = (
         "kept is not None and kept.token == token and kept.state", "kept is not None and kept.state",
     ),
     Mutant(
+        "stores/nats/room.py", "an answer that gets an entry of its own stays in that of its question",
+        "        return [own, self.write_of(entries.with_answer(kept, None), kept.seq)]\n", "        return [own]\n",
+    ),
+    Mutant(
+        "stores/nats/room.py", "an answer is taken whatever its question's entry has become",
+        "            return [self.write_of(entries.with_answer(kept, entry), kept.seq)]\n",
+        "            return [self.write_of(entries.with_answer(kept, entry), kept.seq)._replace(expect=None)]\n",
+    ),
+    Mutant(
+        "stores/nats/entries.py", "a change of a question forgets which sequences its answer has",
+        '{**sequences, "answer": _silently(self.answer)}', "sequences",
+    ),
+    Mutant(
+        "stores/nats/entries.py", "an older asker is answered in the entry of its question",
+        "if id is None or not (question.asks and question.waiter", "if id is None or not (question.waiter",
+    ),
+    Mutant(
+        "stores/nats/entries.py", "a note on a held answer makes it forget who waits for it",
+        "(entry.state == State.AWAITED and state != State.AWAITED) or", "entry.state == State.AWAITED or",
+    ),
+    Mutant(
+        "stores/nats/housekeeping.py", "a question is put away without its answer",
+        "entries.put_away(kept), 0)._replace(expect=None) for kept in _with_answers(kepts)]",
+        "entries.put_away(kept), 0)._replace(expect=None) for kept in kepts]",
+    ),
+    Mutant(
+        "stores/nats/claims.py", "another agent takes an answer by its question",
+        "answer.state is not State.AWAITED or answer.entry.to_agent != want.agent", "answer.state is not State.AWAITED",
+    ),
+    Mutant(
+        "stores/nats/tables.py", "the answer of an asker that is gone waits for the next sweep",
+        "        return ended + [row for row in rows if row.kept.host is not None and row.gone]\n", "        return ended\n",
+    ),
+    Mutant(
         "stores/nats/entries.py", "a claim makes no new token",
         "state=State.CLAIMED, token=OWN, deliveries=", "state=State.CLAIMED, deliveries=",
     ),

@@ -87,7 +87,9 @@ AREAS: Final = {
     "stores/files/": _store(
         "files", [_REAL, "-k", "on_disk and files"], "tests/stores/files", f"{_FAULTS}files_kills.py"
     ),
-    "stores/nats/": _store("nats", [_REAL, "-k", "on_nats"], "tests/stores/test_nats.py"),
+    "stores/nats/": _store(
+        "nats", [_REAL, "-k", "on_nats"], "tests/stores/test_nats.py", "tests/stores/test_nats_answers.py"
+    ),
     "stores/": _MEMORY,
     "mail/": _above("mail"),
     "board/": _above("board", "tests/board/test_model.py"),

@@ -1,6 +1,7 @@
 """What a room on NATS keeps: one entry for each message, under a subject that its id tells.
 
-    pr.<room>.m.o.<to>.<channel>.<priority>.<id>   a message: envelope, state, ledger and, when it is small, its payload
+    pr.<room>.m.o.<to>.<channel>.<priority>.<id>   a message: envelope, state, ledger and, when it is small, its payload;
+                                                   a question that was answered carries its answer here (`Entry.answer`)
     pr.<room>.m.f.<state>.<id>                     a message that was finished a while ago: receivers need not pass it
     pr.<room>.b.<id>.<n>                           a large payload, in parts
     pr.<room>.k.<hash>                             an idempotency key, and the ids that it gave
@@ -42,6 +43,9 @@ PART_BYTES: Final = 512 * 1024
 OWN: Final = -1
 #: The mark in place of an entry that stands elsewhere now. (The mark of a deleted one is empty.)
 MOVED: Final = b"moved"
+#: So begins an entry that carries another one: a program that does not know of that cannot read it, and so never writes
+#: it again without the answer.
+_CARRIES: Final = b"with its answer "
 #: Steps that are no line in the ledger.
 _UNSEEN: Final = frozenset({"unheld"})
 
@@ -88,6 +92,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     replaces: str | None = None
     #: Answers that were held for the asker that waits for them.
     held: tuple[str, ...] = ()
+    #: Whether its asker looks for the answer in this entry: a program of a layout before `ANSWER_LAYOUT` does not.
+    asks: bool = False
+    #: The answer, which stands here until it is put somewhere else: with the end of the question it is one write.
+    answer: Entry | None = None
     state: int = State.READY
     #: When its lease or its delay ends.
     wake_ms: int | None = None
@@ -170,16 +178,26 @@ class GateDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 decode_cell: Final = msgspec.json.Decoder(CellDoc).decode
 decode_gate: Final = msgspec.json.Decoder(GateDoc).decode
 
-#: An entry as it is written.
+#: An entry as it is written, that carries no other.
 pack: Final = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Entry).decode
+_decode_alone = msgspec.json.Decoder(Entry).decode
+
+
+def packed(entry: Entry) -> bytes:
+    """An entry as it is written."""
+    return pack(entry) if entry.answer is None else _CARRIES + pack(entry)
+
+
+def _decode(data: bytes) -> Entry:
+    return _decode_alone(data.removeprefix(_CARRIES))
 
 
 class Kept(NamedTuple):
-    """An entry with the sequence under which it is kept."""
+    """An entry with the sequence under which it is kept; of an answer within its question's entry, that entry."""
 
     seq: int
     entry: Entry
+    host: Entry | None = None
 
     @property
     def first(self) -> int:
@@ -198,9 +216,15 @@ class Kept(NamedTuple):
     def state(self) -> State:
         return State(self.entry.state)
 
-    def carried(self) -> dict[str, int]:
-        """The sequences that its next entry has from this one."""
-        return {"first": self.first, "token": self.token, "queued": self.queued if self.entry.queued else 0}
+    @property
+    def answer(self) -> Kept | None:
+        """The answer that stands within this entry."""
+        return None if self.entry.answer is None else Kept(self.seq, self.entry.answer, self.entry)
+
+    def carried(self) -> dict[str, Any]:
+        """The sequences that its next entry has from this one, also those of the answer that it carries."""
+        sequences = {"first": self.first, "token": self.token, "queued": self.queued if self.entry.queued else 0}
+        return sequences if self.answer is None else {**sequences, "answer": _silently(self.answer)}
 
     def line_of(self, write: str) -> LedgerLine | None:
         """The line of its ledger that a write made."""
@@ -232,8 +256,11 @@ def makes_space(data: bytes) -> bool:
 
 
 def written_by(write: str, data: bytes) -> bool:
-    """Whether a message's entry has a line of that write."""
-    return is_there(data) and unpack(0, data).line_of(write) is not None
+    """Whether a message's entry, or that of the answer in it, has a line of that write."""
+    if not is_there(data):
+        return False
+    kept = unpack(0, data)
+    return any(each is not None and each.line_of(write) is not None for each in (kept, kept.answer))
 
 
 # Names and subjects
@@ -261,6 +288,31 @@ def make_id(key: int, to_agent: str | None, channel: str, priority: int, chance:
     to = 0 if to_agent is None else name_hash(to_agent, _TO_BITS)
     salt = (int(chance * 32) << 48) | (to << 24) | (name_hash(channel, _CHANNEL_BITS) << 4) | priority
     return id_of(key, salt)
+
+
+#: The bit of an id that tells an answer from its question, of which it is the last of the key: questions have even keys
+#: (`NatsRoom.next_key`), so no other message has that id.
+_ANSWER_BIT: Final = 0x20
+
+
+def answer_id(question: str) -> str | None:
+    """The id of the answer that a question carries; None where the question has an id of an older kind.
+
+    Each of the two ids tells the other: so the answer is found by its id, wherever it stands.
+    """
+    return _turned(question, is_answer=False)
+
+
+def question_id(answer: str) -> str | None:
+    """The id of the question that may carry the answer with this id; None when that is no such id."""
+    return _turned(answer, is_answer=True)
+
+
+def _turned(id: str, *, is_answer: bool) -> str | None:
+    if _ID.fullmatch(id) is None:
+        return None
+    bits = int(id[19:23], 16)
+    return f"{id[:19]}{bits ^ _ANSWER_BIT:04x}{id[23:]}" if bool(bits & _ANSWER_BIT) == is_answer else None
 
 
 _ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-([0-9a-f]{6})([0-9a-f]{5})([0-9a-f])")
@@ -370,6 +422,7 @@ def first_entry(draft: Draft, id: str, to_agent: str | None, moment: WriteTime, 
         ttl_ms=ttl_ms,
         waiter=draft.waiter if held_for is None else held_for.waiter,
         waiter_beats=draft.waiter == moment.process if held_for is None else held_for.waiter_beats,
+        asks=draft.waiter is not None,
         state=state,
         wake_ms=wake_ms,
         expires_ms=moment.room_ms + ttl_ms if ttl_ms else None,
@@ -389,7 +442,7 @@ def _next(kept: Kept, moment: WriteTime, event: str, agent: str | None, detail: 
     """The entry after one step: what went before is carried along, and the step is a line in the ledger."""
     entry = kept.entry
     state = changes.get("state", entry.state)
-    if entry.state == State.AWAITED or state in FINISHED:
+    if (entry.state == State.AWAITED and state != State.AWAITED) or state in FINISHED:
         changes.setdefault("waiter", None)
     if state in FINISHED and entry.state not in FINISHED:
         changes["finished_ms"] = moment.room_ms
@@ -461,6 +514,23 @@ def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: f
     return _next(kept, moment, outcome, agent, detail, state=State[outcome.upper()], error=error)
 
 
+def answered(kept: Kept, draft: Draft, agent: str, moment: WriteTime) -> Entry | None:
+    """The question that ends with this answer, which stands in its entry.
+
+    None where the answer needs entries of its own at once: it is large or in a line, or nobody waits for it there.
+    """
+    id, question = answer_id(kept.entry.id), kept.entry
+    is_plain = draft.waiter is draft.idempotency_key is draft.order_key is draft.replaces is None and not draft.publish
+    if id is None or not (question.asks and question.waiter and is_plain and draft.answer_to == question.id):
+        return None
+    if len(draft.payload_json.encode()) > INLINE_BYTES:
+        return None
+    entry = settled(kept, "answered", agent, id, 0, moment)
+    return replace(
+        entry, held=(*entry.held, id), answer=first_entry(draft, id, draft.to_agent, moment, held_for=question)
+    )
+
+
 def extended(kept: Kept, agent: str, lease_s: float, moment: WriteTime) -> Entry:
     """The entry with a lease that ends that much later than now.
 
@@ -513,7 +583,7 @@ def unheld(kept: Kept, moment: WriteTime) -> Entry:
 def _silently(kept: Kept, **changes: Any) -> Entry:
     """The entry with a change that the feed does not tell of."""
     number = kept.entry.number or kept.seq
-    return replace(kept.entry, **kept.carried(), number=number, **changes)
+    return replace(kept.entry, **{**kept.carried(), "number": number, **changes})
 
 
 def with_answers(kept: Kept, ids: Sequence[str]) -> Entry:
@@ -521,9 +591,20 @@ def with_answers(kept: Kept, ids: Sequence[str]) -> Entry:
     return _silently(kept, held=(*kept.entry.held, *ids))
 
 
+def as_it_is(kept: Kept) -> Entry:
+    """The same, to stand elsewhere."""
+    return _silently(kept)
+
+
 def put_away(kept: Kept) -> Entry:
-    """The entry of a finished message among the finished ones."""
-    return _silently(kept, archived=True)
+    """The entry of a finished message among the finished ones. An answer that it carries is put away for itself."""
+    return _silently(kept, archived=True, answer=None)
+
+
+def with_answer(kept: Kept, answer: Entry | None) -> Entry:
+    """The entry of the question around an answer that stands in it, with that as it is now; None: it stands elsewhere."""
+    assert kept.host is not None
+    return _silently(Kept(kept.seq, kept.host), answer=answer)
 
 
 def requeued(kept: Kept, moment: WriteTime, *, gone: bool = False) -> Entry | None:

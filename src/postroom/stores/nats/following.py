@@ -38,13 +38,14 @@ from .entries import (
     pattern_in,
     pattern_to,
     patterns_around,
+    question_id,
     subject_in_any_box,
     subject_of,
     unpack,
 )
 from .limits import LIMITS_SUBJECT, KnownLimits
 from .tables import KnownEntries
-from .wire import Unsubscribe, Wire
+from .wire import StoredEntry, Unsubscribe, Wire
 
 #: How long an empty answer from here is believed without a look at the leader, in seconds.
 SAFETY_LOOK_S: Final = 5.0
@@ -65,9 +66,19 @@ _PASSED_BY_S: Final = 0.05
 #: The queue group of the waiters for the mail of a channel: one of them is woken, not all.
 _ONE: Final = "one"
 
+_IN_ANY_BOX: Final = subject_in_any_box("").rstrip(".")
+
 #: A subject pattern to listen to, and the name under which it is shared ("" when everybody hears of everything).
 Key = tuple[str, str]
 _LIMITS_KEY: Final = (LIMITS_SUBJECT, "")
+
+
+def keys_of_topic(topic: str) -> list[Key]:
+    """The keys that a listener to a topic must hear: of an answer also that of its question, in whose entry it may be."""
+    kind, _, name = topic.partition(":")
+    question = question_id(name) if kind == "message" else None
+    keys = (key_of_topic(topic), None if question is None else (subject_in_any_box(question), ""))
+    return [key for key in keys if key is not None]
 
 
 def key_of_topic(topic: str) -> Key | None:
@@ -85,6 +96,12 @@ def key_of_topic(topic: str) -> Key | None:
         return (pattern_in(name), "")
     known = kind == "message" and subject_of(name) is not None
     return (subject_in_any_box(name), "") if known else None
+
+
+def _message_of(key: Key) -> str | None:
+    """The id of the message that a key is for; None when it is for many."""
+    beginning, _, id = key[0].rpartition(".")
+    return id if beginning == _IN_ANY_BOX else None
 
 
 class _Followed:
@@ -117,6 +134,8 @@ class Follower:
         self.ending: deque[NatsWaiter] = deque()
         #: Weakly: one that an interrupt takes from its owner is collected, and does not listen for ever.
         self._waiters: defaultdict[Key, list[weakref.ref[PipeWaiter[Key]]]] = defaultdict(list)
+        #: The newest entry that is known of each message that somebody here waits for.
+        self.news: dict[str, StoredEntry | None] = {}
         self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
         self.closed = False
         wire.connection.on_loss = self._look_again
@@ -128,6 +147,9 @@ class Follower:
         with self._changing:
             self._uses[key] += 1
             used.append(key)
+            if (id := _message_of(key)) is not None:
+                with self.lock:
+                    self.news.setdefault(id)
             if key not in self._subscriptions:
                 self._wire.run(self._subscribe(key))
 
@@ -146,6 +168,8 @@ class Follower:
                 if unsubscribe is not None:
                     self._wire.connection.link.soon(unsubscribe)
                 del self._uses[key]
+                with self.lock:
+                    self.news.pop(_message_of(key) or "", None)
 
     # Knowing
 
@@ -177,7 +201,10 @@ class Follower:
         found = self._wire.run(self._wire.scan(pattern, seq))
         for entry in found:
             self.learn(*entry[:3])
-        return {entry.subject.rpartition(".")[2]: entry.seq for entry in found}
+        seqs = {entry.subject.rpartition(".")[2]: entry.seq for entry in found}
+        with self.lock:
+            known = [row.kept for row in map(self.tables.rows.get, seqs) if row is not None]
+        return seqs | {kept.entry.answer.id: kept.seq for kept in known if kept.entry.answer is not None}
 
     def last_number(self) -> int:
         """The highest sequence in the room, as the leader knows it."""
@@ -296,6 +323,10 @@ class Follower:
                 if self.limits.learn(subject, seq, data):
                     self._ring_all()
                 return
+            if self.news and (waited := subject.rpartition(".")[2]) in self.news:
+                before = self.news[waited]
+                if before is None or before.seq < seq:
+                    self.news[waited] = StoredEntry(subject, seq, data)
             if not self._covers(subject):
                 return
             if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
@@ -307,7 +338,10 @@ class Follower:
             self._learn(id, seq, unpack(seq, data) if is_there(data) else None)
 
     def _learn(self, id: str, seq: int, kept: Kept | None) -> None:
-        """Know an entry, or that it is gone; the end of a claim may let others of its channel pass."""
+        """Know an entry, or that it is gone, and the answer in it; the end of a claim may let others of its channel
+        pass.
+        """
+        self._learn_answer(id, seq, kept)
         if not self.limits.limits:
             self.tables.learn(id, seq, kept)
             return
@@ -318,6 +352,18 @@ class Follower:
         row = self.tables.rows.get(id)
         if row is None or row.kept.state is not State.CLAIMED:
             self.ring_channel(known.kept.entry.channel)
+
+    def _learn_answer(self, id: str, seq: int, kept: Kept | None) -> None:
+        """Know the answer in an entry that is about to be known, or that it does not stand there any more."""
+        known, rows = self.tables.rows.get(id), self.tables.rows
+        if known is not None and known.kept.seq >= seq:
+            return
+        before = None if known is None else known.kept.entry.answer
+        now = None if kept is None else kept.answer
+        if now is not None:
+            self.tables.learn(now.entry.id, seq, now)
+        elif before is not None and before.id in rows and rows[before.id].kept.host is not None:
+            self.tables.forget(before.id)  # not as deleted: where it stands now, it stood before its question told so
 
     def gone(self, id: str, seq: int) -> None:
         """An entry is not there any more, and nobody knows since when."""
@@ -432,7 +478,7 @@ class Follower:
 
     def listen(self, topics: Iterable[str], step: AbstractContextManager[object]) -> NatsWaiter:
         """Somebody waits for these topics. `step` is entered for all that the waiter does but waiting."""
-        keys = [key for key in dict.fromkeys(map(key_of_topic, topics)) if key is not None]
+        keys = list(dict.fromkeys(key for topic in topics for key in keys_of_topic(topic)))
         if self.ending:
             self.tidy()
         waiter = NatsWaiter(self, keys, self._clock, step)

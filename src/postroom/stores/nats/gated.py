@@ -257,13 +257,15 @@ class Passage:
                 counted = entry.state == State.CLAIMED and entry.answer_to is None
                 passing[entry.channel] |= {entry.id: kept.seq} if counted else {}
         began_ns = room.clock.steady_ns()
-        writes = [room.write_of(entry, kept.seq) for kept, entry in steps]
+        each = [room.writes_of(kept, entry) for kept, entry in steps]
+        writes = [first for first, *_ in each]
         writes += [_gate_write(room, channel, plan.known[channel], ids) for channel, ids in passing.items()]
         for name, full_ms in plan.gates.taken.items():
             data = cell_data(room, name, full_ms, moment.write)
             writes.append(Write(cell_subject(name), data, self._limits.buckets[name][0]))
+        others = [other for _, *rest in each for other in rest]
         try:
-            committed = room.commit(writes, moment.write)
+            committed = room.commit([*writes, *others], moment.write)
         except Changed:
             self._let_others_pass(room.clock.steady_ns() - began_ns)
             if plan.gates.taken or not self._has_heard_why(plan):  # buckets are not heard of
@@ -273,7 +275,7 @@ class Passage:
             _look_anew(room, [], passing, plan.gates.taken)
             self._find_taken(steps, moment.write)
             return
-        _passed(room, passing, plan.gates, committed.seqs[len(steps) :])
+        _passed(room, passing, plan.gates, committed.seqs[len(steps) : len(writes)])
         self.taken += [Kept(seq, entry) for (_, entry), seq in zip(steps, committed.seqs, strict=False)]
 
     def _let_others_pass(self, took_ns: int) -> None:

@@ -157,8 +157,14 @@ def _in_chunks(kepts: Sequence[Kept], step: Callable[[Sequence[Kept]], bool]) ->
     done = 0
     for start in range(0, len(kepts), _CHUNK):
         chunk = kepts[start : start + _CHUNK]
-        done += len(chunk) if step(chunk) else sum(step([kept]) for kept in chunk)
+        alone = () if step(chunk) else [kept for kept in chunk if not step([kept])]
+        done += len(_with_answers(chunk)) - len(_with_answers(alone))
     return done
+
+
+def _with_answers(kepts: Sequence[Kept]) -> list[Kept]:
+    """The same, and the answers that stand in their entries."""
+    return [*kepts, *(kept.answer for kept in kepts if kept.answer is not None)]
 
 
 # Putting away, and putting back
@@ -168,7 +174,24 @@ def _put_away_finished(room: NatsRoom) -> None:
     before_ms = room.now_ms() - IN_ITS_BOX_S * 1000
     done = [kept for kept in _in_their_boxes(room, FINISHED) if kept.entry.finished_ms <= before_ms]
     done.sort(key=lambda kept: (kept.entry.finished_ms, kept.seq))
+    waiting = [kept.answer for kept in done if kept.answer is not None and kept.answer.state not in FINISHED]
+    _put_out(room, waiting)  # the next sweep puts their questions away
+    done = [kept for kept in done if kept.host is None and (kept.answer is None or _ended_by(kept.answer, before_ms))]
     _in_chunks(done, lambda chunk: _put_away(room, chunk))
+
+
+def _ended_by(kept: Kept, ms: float) -> bool:
+    return kept.state in FINISHED and kept.entry.finished_ms <= ms
+
+
+def _put_out(room: NatsRoom, answers: Sequence[Kept]) -> None:
+    """Give answers that stand in the entries of their questions entries of their own, where they have not changed."""
+
+    def step(kepts: Sequence[Kept]) -> bool:
+        writes = [write for kept in kepts for write in room.writes_of(kept, entries.as_it_is(kept), out=True)]
+        return _with_counts(room, kepts, writes, list, writes[0].data.__eq__)
+
+    _in_chunks(answers, step)
 
 
 def _in_their_boxes(room: NatsRoom, states: Collection[State]) -> list[Kept]:
@@ -177,11 +200,9 @@ def _in_their_boxes(room: NatsRoom, states: Collection[State]) -> list[Kept]:
 
 
 def _put_away(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
-    writes: list[Write] = []
-    for kept in kepts:
-        writes.append(Write(entries.box_subject(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S))
-        writes.append(room.write_of(entries.put_away(kept), 0)._replace(expect=None))
-    counts = partial(_put_away_counts, room, [kept.entry for kept in kepts], 1)
+    writes = [Write(entries.box_subject(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S) for kept in kepts]
+    writes += [room.write_of(entries.put_away(kept), 0)._replace(expect=None) for kept in _with_answers(kepts)]
+    counts = partial(_put_away_counts, room, [kept.entry for kept in _with_answers(kepts)], 1)
     _leave_lines(room, kepts)
     return _with_counts(room, kepts, writes, counts, MOVED.__eq__)
 
@@ -259,6 +280,7 @@ def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
     counted.
     """
     number = max((kept.entry.number or kept.seq for kept in kepts), default=0)
+    kepts = _apart(room, kepts)
     taken: list[Kept] = []
     done = 0
     for start in range(0, len(kepts), _CHUNK):
@@ -271,6 +293,31 @@ def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
         except StorageFull:
             taken += _take_out(room, chunk)
     return done + _tell_taken(room, taken, number)
+
+
+def _apart(room: NatsRoom, kepts: Sequence[Kept]) -> list[Kept]:
+    """Entries that can be deleted without deleting more: answers that stand in them are to be deleted, too.
+
+    Where there is no space to put an answer out of its question's entry, both are left out.
+    """
+    chosen = {(kept.entry.id, kept.seq) for kept in kepts}
+    carried = [kept.answer for kept in kepts if kept.answer is not None]
+    together = {kept.entry.id for kept in carried if (kept.entry.id, kept.seq) in chosen}
+    parted = [kept for kept in carried if kept.entry.id not in together]
+    parted += [kept for kept in kepts if kept.host is not None and kept.entry.id not in together]
+    with suppress(StorageFull):
+        _put_out(room, parted)
+    apart: list[Kept] = []
+    for kept in kepts:
+        if kept.host is not None and kept.entry.id in together:
+            continue  # it goes with its question
+        if kept.host is not None or (kept.answer is not None and kept.answer.entry.id not in together):
+            now = room.read(kept.entry.id)
+            if now is not None and now.host is None and now.answer is None and now.entry.ledger == kept.entry.ledger:
+                apart.append(now)
+        else:
+            apart.append(kept)
+    return apart
 
 
 def _take_out(room: NatsRoom, kepts: Sequence[Kept]) -> list[Kept]:
@@ -290,7 +337,7 @@ def _tell_taken(room: NatsRoom, taken: Sequence[Kept], number: int) -> int:
     if taken:
         _note_gap(room, number)
         _in_chunks(taken, lambda chunk: _delete(room, chunk, is_gone=True))
-    return len(taken)
+    return len(_with_answers(taken))
 
 
 def _note_gap(room: NatsRoom, number: int) -> None:
@@ -311,7 +358,7 @@ def _delete(room: NatsRoom, kepts: Sequence[Kept], *, is_gone: bool = False) -> 
     writes = [Write(place_of(kept.entry), b"", 0 if is_gone else kept.seq, None, TOMBSTONE_S) for kept in kepts]
     writes += [Write(subject, b"", None, None, TOMBSTONE_S) for kept in kepts for subject in part_subjects(kept)]
     away = [kept.entry for kept in kepts if kept.entry.archived]
-    here = [kept.entry for kept in kepts if not kept.entry.archived]
+    here = [kept.entry for kept in _with_answers(kepts) if not kept.entry.archived]
 
     def counts() -> list[Write]:
         return _key_writes(room, kepts) + _archive_write(room, away, -1) + _tally_writes(room, here)

@@ -82,8 +82,8 @@ def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
         for entry in found or [first]:
             position = entry.seq + 1
             kept = room.kept_of(entry)  # known here from now on: a reader that is told of it need not hear of it
-            if kept is not None and not 0 < kept.entry.number <= after:  # else no change, after one that was told
-                kepts.append(kept)
+            there = [] if kept is None else [each for each in (kept, kept.answer) if each is not None]
+            kepts += [each for each in there if not 0 < each.entry.number <= after]  # else its change was told before
     changes = []
     for kept, message in zip(kepts, room.show(Message, kepts, room.gone_owners(kepts)), strict=True):
         lines = [kept.entry.ledger[-1]]

@@ -29,10 +29,11 @@ from .wire import Changed, Committed, IsMine, StoredEntry, Wire, Write
 LEAST_VERSION: Final = (2, 12)
 #: The layout of a room (see entries.py), which stands in the metadata of its stream. A room with a higher number is
 #: refused.
-LAYOUT: Final = 3
-#: The layouts that brought order keys and withdrawn messages, and limits.
+LAYOUT: Final = 4
+#: The layouts that brought order keys and withdrawn messages, limits, and answers in the entries of their questions.
 ORDER_LAYOUT: Final = 2
 LIMITS_LAYOUT: Final = 3
+ANSWER_LAYOUT: Final = 4
 _LAYOUT_KEY: Final = "postroom"
 #: The servers' words for a stream that is not there, and for one that another process has just made.
 _NO_STREAM: Final = 10059
@@ -174,20 +175,20 @@ class NatsRoom:
         return WriteTime(self.now_ms(), self.clock.wall_ms(), write, self.lives.process)
 
     def next_key(self) -> int:
-        """A key that is higher than all that were given out or seen here."""
+        """A key that is higher than all that were given out or seen here, and even: the odd ones are for answers."""
         with self._key_lock:
             now = key_at(self._base_ns + self.clock.steady_ns())
-            self._last_key = max(now, self._last_key + 1, self.tables.top_key + 1)
+            self._last_key = max(now, self._last_key + 1, self.tables.top_key + 1) + 1 & ~1
             return self._last_key
 
     # Reading and writing messages
 
     def read(self, id: str) -> Kept | None:
         """A message's entry as the leader knows it."""
-        subject = subject_of(id)
+        subject, question = subject_of(id), entries.question_id(id)
         if subject is None:
             return None
-        kept = self.kept_of(self.wire.last_now(subject))
+        kept = self._read_answer(id, question) if question else self.kept_of(self.wire.last_now(subject))
         if kept is not None:
             return kept
         elsewhere = [entries.subject_in_any_box(id)]  # it may have come from another room, with its id
@@ -195,15 +196,36 @@ class NatsRoom:
         found = self.wire.results([self.wire.last(each) for each in elsewhere])
         return next(filter(None, map(self.kept_of, found)), None)
 
+    def _read_answer(self, id: str, question: str) -> Kept | None:
+        """What may be an answer, in its own box or in the entry of its question.
+
+        One that is put from there into a box at this moment is not found, and stands in its box afterwards.
+        """
+        subjects = [str(subject_of(each)) for each in (id, question)]
+        own, other = self.wire.results([self.wire.last(subject) for subject in subjects])
+        kept, host = self.kept_of(own), self.kept_of(other)
+        return kept or self._within(host, id)
+
+    @staticmethod
+    def _within(host: Kept | None, id: str) -> Kept | None:
+        """The answer with this id, if it stands in that entry."""
+        answer = None if host is None else host.answer
+        return answer if answer is not None and answer.entry.id == id else None
+
     def read_open(self, ids: Iterable[str]) -> list[Kept]:
         """The entries of messages that are kept and were not put away, in the order of the ids."""
         subjects = {id: subject for id in ids if (subject := subject_of(id)) is not None}
-        if len(subjects) == 1:
+        hosts = {id: str(subject_of(question)) for id in subjects if (question := entries.question_id(id)) is not None}
+        if len(subjects) == 1 and not hosts:
             found = [self.wire.last_now(*subjects.values())]
         else:
-            found = self.wire.results([self.wire.last(each) for each in subjects.values()])
-        kepts = dict(zip(subjects, map(self.kept_of, found), strict=True))
-        strangers = [id for id, there in zip(subjects, found, strict=True) if there is None]
+            found = self.wire.results([self.wire.last(each) for each in (*subjects.values(), *hosts.values())])
+        around = dict(zip(hosts, map(self.kept_of, found[len(subjects) :]), strict=True))
+        kepts = {
+            id: self.kept_of(there) or self._within(around.get(id), id)
+            for id, there in zip(subjects, found, strict=False)
+        }
+        strangers = [id for id, there in zip(subjects, found, strict=False) if there is None and kepts[id] is None]
         moved = self.wire.results([self.wire.last(entries.subject_in_any_box(id)) for id in strangers])
         kepts |= zip(strangers, map(self.kept_of, moved), strict=True)
         return [kept for kept in kepts.values() if kept]
@@ -219,7 +241,22 @@ class NatsRoom:
         """The write that puts an entry in the place of the one with that sequence."""
         with self._key_lock:
             top = max(self._last_key, self.tables.top_key)
-        return Write(entries.place_of(entry), entries.pack(replace(entry, top_key=top)), expect)
+        return Write(entries.place_of(entry), entries.packed(replace(entry, top_key=top)), expect)
+
+    def writes_of(self, kept: Kept, entry: Entry, *, out: bool = False) -> list[Write]:
+        """The writes that put an entry in the place of the one that was read, the first of which has it in it.
+
+        An answer within its question's entry stays there when it ends; for anything else that becomes of it (and `out`),
+        it gets an entry of its own, in one step with its leaving that of the question. So it always stands in one of the two, and
+        one that was deleted or put away does not come back by a writer that was late
+        (tests/stores/test_nats_answers.py).
+        """
+        if kept.host is None:
+            return [self.write_of(entry, kept.seq)]
+        if entry.state in FINISHED and not out:
+            return [self.write_of(entries.with_answer(kept, entry), kept.seq)]
+        own = self.write_of(entry, 0)._replace(expect=None)
+        return [own, self.write_of(entries.with_answer(kept, None), kept.seq)]
 
     def commit(self, writes: Sequence[Write], name: str, *, is_send: bool = False) -> Committed:
         """Make writes in one step, the first of which is a message's entry. Raises Changed, and what Wire.commit
@@ -237,10 +274,10 @@ class NatsRoom:
         After: what was written is known here, as `commit` says, and so is how that stands which somebody else changed
         first.
         """
-        writes = [self.write_of(entry, kept.seq) for kept, entry in steps]
+        writes = [self.writes_of(kept, entry) for kept, entry in steps]
         ends = self._commit_each(writes, lambda data: entries.written_by(name, data))
         replaced: list[Replaced] = []
-        for (kept, entry), write, end in zip(steps, writes, ends, strict=True):
+        for (kept, entry), each, end in zip(steps, writes, ends, strict=True):
             if isinstance(end, Changed):
                 now = self.read(kept.entry.id)
                 if now is None or now.entry.archived:
@@ -248,15 +285,24 @@ class NatsRoom:
             if isinstance(end, BaseException):
                 replaced.append(end)
                 continue
-            seq = self.note_written([write], end).seqs[0]
-            replaced.append(Kept(seq, entry) if end.found is None else self.kept_of(end.found))
+            seq = self.note_written(each, end).seqs[0]
+            replaced.append(self._written(Kept(seq, entry), kept, end))
         return replaced
 
-    def _commit_each(self, writes: Sequence[Write], is_mine: IsMine) -> list[Committed | BaseException]:
+    def _written(self, now: Kept, before: Kept, end: Committed) -> Kept | None:
+        """A message after a write of `writes_of`: as it was written, or as it was found after a lost reply."""
+        if end.found is not None:
+            found = self.kept_of(end.found)
+            return found if found is None or found.entry.id == now.entry.id else self._within(found, now.entry.id)
+        if before.host is None or now.entry.state not in FINISHED:
+            return now
+        return now._replace(host=entries.with_answer(before, now.entry))
+
+    def _commit_each(self, writes: Sequence[Sequence[Write]], is_mine: IsMine) -> list[Committed | BaseException]:
         if len(writes) != 1:
-            return self.wire.run_all([self.wire.commit([write], is_mine) for write in writes])
+            return self.wire.run_all([self.wire.commit(each, is_mine) for each in writes])
         try:
-            return [self.wire.commit_now(writes, is_mine)]
+            return [self.wire.commit_now(writes[0], is_mine)]
         except Exception as error:  # noqa: BLE001  (as `run_all` gives it)
             return [error]
 
@@ -284,8 +330,8 @@ class NatsRoom:
             if entry is None:
                 return None
             try:
-                (seq,) = self.commit([self.write_of(entry, kept.seq)], write).seqs
-                return Kept(seq, entry)
+                committed = self.commit(self.writes_of(kept, entry), write)
+                return self._written(Kept(committed.seqs[0], entry), kept, committed._replace(found=None))
             except Changed:
                 kept = self.read(id)
         return kept

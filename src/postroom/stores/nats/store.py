@@ -136,6 +136,7 @@ class NatsStore(contract.Store):
     subscriptions = in_step(cells.subscriptions)
 
     claim = in_step(claims.claim)
+    claim_answer = in_step(claims.claim_answer)
     settle = in_step(claims.settle)
     extend = in_step(claims.extend)
     heartbeat = in_step(claims.heartbeat)

@@ -381,10 +381,13 @@ class KnownEntries:
             self.overdue.pop(chosen.kept.entry.id, None)
 
     def overdue_for(self, want: Want) -> list[IndexedEntry]:
-        """Messages that the clock has finished, in the boxes that the agent takes from."""
+        """Messages that the clock has finished, in the boxes that the agent takes from; and answers of askers that are
+        gone, in the entries of their questions there: nobody else may know of these before the next sweep.
+        """
         self.mend()
-        rows = (self.rows[id] for id in self.overdue if id not in self.picked)
-        return [row for row in rows if row.kept.entry.id not in self._ready and _may_take(want, row.kept.entry)]
+        rows = [self.rows[id] for id in self.overdue if id not in self.picked]
+        ended = [row for row in rows if row.kept.entry.id not in self._ready and _may_take(want, row.kept.entry)]
+        return ended + [row for row in rows if row.kept.host is not None and row.gone]
 
     def in_order(self, after: int | None, *, newest: bool) -> Iterator[IndexedEntry]:
         """All rows by their first sequence, after (or, newest first, before) that one."""

@@ -64,17 +64,16 @@ class Witness:
         call = self._network.call
         moved: list[tuple[Kept | None, Kept]] = []
         fresh: list[Kept] = []
-        for before, now in changes:
+        for _, now in changes:
             subject = now.subject.split(".", 2)[2]
             if subject.startswith("c.") and call is not None and call.what in ("write cell", "put with cell"):
                 self._cell(call, subject, now)
-            elif subject.startswith("m.o.") and is_there(now.data):
-                was, kept = _kept_of(before), unpack(now.seq, now.data)
-                self._note_ready(kept.entry)
-                if was is None and len(kept.entry.ledger) == 1:
-                    fresh.append(kept)
-                elif was is not None or kept.entry.ledger[-1].event == "requeued":
-                    moved.append((was, kept))
+        for was, kept in _steps(changes):
+            self._note_ready(kept.entry)
+            if was is None and len(kept.entry.ledger) == 1:
+                fresh.append(kept)
+            elif was is not None or kept.entry.ledger[-1].event == "requeued":
+                moved.append((was, kept))
         if fresh and call is None:
             raise Broken("a message was stored, and nobody sends")
         if call is not None:
@@ -208,6 +207,19 @@ class Witness:
         self._judge.cell_written(call.process, name, value, expect, version)
 
 
+def _steps(changes: Sequence[Change]) -> Iterator[tuple[Kept | None, Kept]]:
+    """What became of messages, and of the answers in their entries, some of which may have left those just now."""
+    boxes = [(_kept_of(before), now) for before, now in changes if now.subject.split(".", 2)[2].startswith("m.o.")]
+    left = {was.answer.entry.id: was.answer for was, _ in boxes if was is not None and was.answer is not None}
+    for was, now in boxes:
+        kept = _kept_of(now)
+        if kept is None:
+            continue
+        yield was or left.get(kept.entry.id), kept
+        if kept.answer is not None:
+            yield None if was is None else was.answer, kept.answer
+
+
 def _kept_of(stored: Stored | None) -> Kept | None:
     return unpack(stored.seq, stored.data) if stored is not None and is_there(stored.data) else None
 
@@ -293,6 +305,12 @@ class WitnessedStore(SimulatedStore):
             if passed_by and not claimed.deliveries:
                 raise Broken(f"{self._process!r} was given nothing, and passed by {min(passed_by)} for 5 s or more")
         return claimed
+
+    def claim_answer(self, question: str, want: Want) -> Delivery | None:
+        with self._call("claim answer", want=want) as call:
+            delivery = self._inner.claim_answer(question, want)
+            self._judge_claimed(call, Claimed([] if delivery is None else [delivery], None))
+        return delivery
 
     def _judge_claimed(self, call: WitnessedCall, claimed: Claimed | None) -> None:
         for delivery in claimed.deliveries if claimed is not None else ():
