@@ -288,7 +288,7 @@ def take_silence_for_success(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "first"),  # the search begins not far before the seed that finds it
-    [(claim_what_another_took, 450), (take_silence_for_success, 1)],
+    [(claim_what_another_took, 2780), (take_silence_for_success, 1)],
 )
 def test_a_fault_of_the_store_is_found_and_shrinks(
     fault: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
