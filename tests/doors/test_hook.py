@@ -27,7 +27,7 @@ OURS = """
     core.system core.system.process core.system.files core.system.startup errors stores stores.bells
     stores.bells.bells stores.bells.page stores.bells.sockets
     stores.bells.spinning stores.contract stores.liveness stores.cells stores.sqlite
-    stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
+    stores.sqlite.connection stores.sqlite.contention stores.sqlite.figures stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
     stores.sqlite.transactions stores.sqlite.housekeeping stores.sqlite.limiting stores.sqlite.putting stores.sqlite.settling
     mail mail.gateway mail.leases mail.moved mail.presence mail.redacting

@@ -14,6 +14,7 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -494,4 +495,8 @@ def test_a_fork_of_the_caller_has_no_server_of_its_own() -> None:
 def test_no_process_is_left_by_these_tests() -> None:
     processes.close_shared_server()
 
-    assert gone_within(children_of(os.getpid()))
+    left, about = children_of(os.getpid()), {}
+    for pid in left:
+        with suppress(OSError):  # it is gone
+            about[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert gone_within(left), about

@@ -56,10 +56,6 @@ class LimitRule(msgspec.Struct, frozen=True, omit_defaults=True):
         """How long a claim takes a place in the bucket; a thousand years at most, whatever stands in the cell."""
         return min(1000 / (self.per_s or math.inf), _LONGEST_MS)
 
-    def ahead_ms(self) -> float:
-        """How long before its bucket is full again a claim may pass: the burst."""
-        return (self.burst - 1) * self.interval_ms()
-
 
 class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pause: whose doing it is, since when (wall clock), and why."""
@@ -134,6 +130,11 @@ def bucket_cell(channel: str, rule: LimitRule, group: str) -> str:
     (testing/limiting.py: test_after_a_slow_rate_a_faster_one_begins_at_once).
     """
     return f"{BUCKETS}/{len(channel)}/{channel}/{rule.by or ''}/{rule.per_s:g}/{rule.burst}/{group}"
+
+
+def _ahead_ms(rule: LimitRule) -> float:
+    """How long before its bucket is full again a claim may pass: the burst."""
+    return (rule.burst - 1) * rule.interval_ms()
 
 
 class UsedUp(NamedTuple):
@@ -215,20 +216,20 @@ class Gates:
         limits = self._limits.channels.get(channel)
         for rule in () if limits is None else limits.rules:
             if rule.by is not None and rule.per_s is not None:
-                least_ms = self._now_ms + rule.ahead_ms()
+                least_ms = self._now_ms + _ahead_ms(rule)
                 yield UsedUp(rule, bucket_cell(channel, rule, ""), least_ms)
 
     def opens_with(self, rule: LimitRule, full_ms: float) -> None:
         """A bucket that keeps messages waiting will be full again at that time: a gate opens before that."""
         full_ms = min(full_ms, self._now_ms + rule.burst * rule.interval_ms())
-        self.opens_ms = min(self.opens_ms, full_ms - rule.ahead_ms())
+        self.opens_ms = min(self.opens_ms, full_ms - _ahead_ms(rule))
 
     def _is_closed(self, channel: str, rule: LimitRule, name: str) -> bool:
         if rule.concurrent is not None and self._counted(channel)[rule.by, name] >= rule.concurrent:
             return True
         if rule.per_s is None:
             return False
-        free_ms = self._full_at(bucket_cell(channel, rule, name), rule) - rule.ahead_ms()
+        free_ms = self._full_at(bucket_cell(channel, rule, name), rule) - _ahead_ms(rule)
         if free_ms <= self._now_ms:
             return False
         self.opens_ms = min(self.opens_ms, free_ms)

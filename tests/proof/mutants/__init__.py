@@ -672,11 +672,11 @@ _LIMITS = (
     ),
     Mutant(
         "stores/gates.py", "the burst is forgotten",
-        "return (self.burst - 1) * self.interval_ms()", "return 0.0",
+        "return (rule.burst - 1) * rule.interval_ms()", "return 0.0",
     ),
     Mutant(
         "stores/gates.py", "a burst is one too large",
-        "return (self.burst - 1) * self.interval_ms()", "return self.burst * self.interval_ms()",
+        "return (rule.burst - 1) * rule.interval_ms()", "return rule.burst * rule.interval_ms()",
     ),
     Mutant(
         "stores/gates.py", "what a claim takes from a bucket is not written",
