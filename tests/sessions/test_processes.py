@@ -14,7 +14,6 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -32,6 +31,12 @@ pytestmark = pytest.mark.slow  # real processes, waited for
 
 HERE = "sessions.test_processes"
 PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def children_before() -> list[int]:
+    """The processes that tests of other modules keep for the whole run, such as the fork server of the command line."""
+    return children_of(os.getpid())
 
 
 # What children run
@@ -492,11 +497,7 @@ def test_a_fork_of_the_caller_has_no_server_of_its_own() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_process_is_left_by_these_tests() -> None:
+def test_no_process_is_left_by_these_tests(children_before: list[int]) -> None:
     processes.close_shared_server()
 
-    left, about = children_of(os.getpid()), {}
-    for pid in left:
-        with suppress(OSError):  # it is gone
-            about[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert gone_within(left), about
+    assert gone_within([pid for pid in children_of(os.getpid()) if pid not in children_before])
