@@ -292,7 +292,7 @@ def cut_crowd(recorded: Recorded, night: Path, cuts: int, figure: Callable[[str]
         raise AssertionError(f"seed {seed()}, recording beside {recorded.root}: {error}") from error
     writers = {event[1][0] for event in recorded.events if event[0] == "wrote"}
     lengthened = {process for process, _ in ahead_of(recorded.events)}
-    assert len(writers) == 4 and lengthened
+    assert len(writers) == 4  # whether one comes to lengthening the log before it is long is chance
     figure(
         f"power cut, four processes: {len(recorded.events)} events, {cuts} cuts, {made} times a call had returned, "
         f"{made - survived} times it was lost; {len(lengthened)} of them lengthened the log"
