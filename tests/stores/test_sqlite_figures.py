@@ -189,3 +189,17 @@ def test_a_room_that_can_only_be_looked_at_tells_its_figures(tmp_path: Path) -> 
     assert store.stats().states["stored"] == 1
     assert State.ACKED not in finished_directly(store)
     store.close()
+
+
+@pytest.mark.parametrize("mark", ["counted keys", "counted changes", "counted since"])
+def test_a_mark_that_another_program_spoilt_is_counted_anew(tmp_path: Path, mark: str) -> None:
+    store = SqliteStore(tmp_path / "room", Config(), ManualClock())
+    store.put([Draft(from_agent="ada", to_agent="bob", payload=0, payload_json="0")])
+    store.sweep()
+    with closing(apsw.Connection(str(tmp_path / "room" / "messages.db"))) as connection:
+        connection.execute("UPDATE meta SET value = 'x' WHERE name = ?", (mark,)).fetchall()
+    assert store.stats().states["stored"] == 1
+    store.sweep()
+    assert all(isinstance(kept, int) for kept in store._file.execute("counted_marks")[0])
+    assert store.stats().states["stored"] == 1
+    store.close()

@@ -58,6 +58,9 @@ class Marks(NamedTuple):
     since_ms: int
 
 
+_SPOILT: Final = Marks(0, 0, 0)
+
+
 class RoomCounts(NamedTuple):
     """What there is at one moment."""
 
@@ -85,9 +88,14 @@ class RoomFigures:
         self._file = steps.file
 
     def _marks(self) -> Marks | None:
-        """How far was counted; None in a room that remembers nothing."""
+        """How far was counted; None in a room that remembers nothing.
+
+        Marks that another program spoilt are of long ago: the next round counts anew.
+        """
         marks = self._file.execute("counted_marks")[0]
-        return None if None in marks else Marks(*marks)
+        if None in marks:
+            return None
+        return Marks(*marks) if all(isinstance(mark, int) for mark in marks) else _SPOILT
 
     def _came_since(self, marks: Marks | None, most: int) -> int:
         """How much came since, up to a number of each kind."""
@@ -96,7 +104,9 @@ class RoomFigures:
     def _known(self) -> Marks | None:
         """The marks, where it is worth adding to what was counted up to them."""
         marks = self._marks()
-        return marks if marks is not None and self._came_since(marks, _TOO_MUCH) < _TOO_MUCH else None
+        if marks is None or marks is _SPOILT:
+            return None
+        return marks if self._came_since(marks, _TOO_MUCH) < _TOO_MUCH else None
 
     # Looking
 

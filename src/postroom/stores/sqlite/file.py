@@ -209,9 +209,8 @@ class SqliteFile:
         # with sync=full each write waits for the disk: there is nothing to be gained by resting
         crowd = self._crowd if to_sync is None else None
         connection.set_busy_handler(Patience(self._config.busy_timeout_s, crowd, self.numbers.writes_much))
-        if (
-            to_sync is not None
-        ):  # it waits by itself, when its commit has left the write lock to others (docs/design/sqlite.md)
+        if to_sync is not None:
+            # it waits by itself, when its commit has left the write lock to others (docs/design/sqlite.md)
             connection.execute("PRAGMA synchronous = NORMAL").fetchall()
             connection.set_wal_hook(self._commit_hook())
         return connection
