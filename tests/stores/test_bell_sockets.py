@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +30,7 @@ from postroom.stores.bells import sockets
 from postroom.stores.bells.bells import Bells
 from postroom.stores.bells.page import SLOTS
 from postroom.stores.bells.shortcuts import Shortcut
-from postroom.stores.bells.sockets import BellSockets, NoBells, _Descriptor
+from postroom.stores.bells.sockets import BellSockets, NoBells, _Descriptor, _Socket
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 NOBODY, SOMEBODY, THEIR_GROUP = 65534, 65533, 65532
@@ -586,3 +587,17 @@ def test_names_of_links_that_others_took_are_passed_over_and_come_to_an_end(
     with pytest.raises(FileExistsError):
         Shortcut(tmp_path)
     link.remove()
+
+
+def test_a_socket_that_was_dropped_is_closed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an interrupt of a room that opens drops one; the warning would come at some later moment, in another's work."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dropped = _Socket()
+        descriptor = dropped.fileno()
+        del dropped
+    assert said == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -403,7 +403,7 @@ def test_who_gets_no_place_for_want_of_descriptors_leaves_none_behind(bells, mon
         raise OSError(errno.EMFILE, "too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(sockets, "_new_socket", none_left)
+        patched.setattr(sockets, "_Socket", none_left)
         with pytest.raises(NoBells, match="too many"):
             bells.listen(["a"])
     with bells.listen(["a"]) as waiter:
