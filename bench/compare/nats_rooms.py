@@ -2,9 +2,10 @@
 
     python bench/compare/nats_rooms.py                    # a minute or two: one server alone
     python bench/compare/nats_rooms.py --servers 3        # three servers that keep everything three times
+    python bench/compare/nats_rooms.py --sync 2m          # servers that sync now and then, as NATS does unless told
     python bench/compare/nats_rooms.py --count 2000 --rounds 5
 
-Both sides write to the same servers, which sync every change to the disk before they confirm it. Rounds alternate between
+Both sides write to the same servers, which sync every change to the disk before they confirm it, unless told otherwise. Rounds alternate between
 the two, and a figure is the median of the rounds. Plain JetStream here is: publish and wait for its confirmation, fetch one,
 ack and wait for that (`ack_sync`). It has no fencing, no priorities, no ledger and no second look after a lost reply.
 """
@@ -61,8 +62,8 @@ class Servers(NamedTuple):
 
 
 @contextmanager
-def servers(count: int, folder: str) -> Iterator[Servers]:
-    """So many servers on loopback, gone afterwards."""
+def servers(count: int, folder: str, sync: str) -> Iterator[Servers]:
+    """So many servers on loopback, gone afterwards. `sync`: `always`, or how often they sync."""
     import subprocess
 
     found = program("nats-server")
@@ -77,7 +78,7 @@ def servers(count: int, folder: str) -> Iterator[Servers]:
             cluster = f'cluster {{ name: "bench", listen: "127.0.0.1:{route}", routes: [{listed}] }}'
             config.write_text(
                 f'server_name: "n{place}"\nlisten: "127.0.0.1:{port}"\n{cluster if count > 1 else ""}\n'
-                f'jetstream {{ store_dir: "{folder}/n{place}", sync_interval: always }}\n',
+                f'jetstream {{ store_dir: "{folder}/n{place}", sync_interval: {sync} }}\n',
                 encoding="utf-8",
             )
             process = subprocess.Popen([found, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -407,11 +408,15 @@ def main() -> None:
     parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="how many servers keep everything")
     parser.add_argument("--count", type=int, default=400, help="messages in each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
+    parser.add_argument("--sync", default="always", help="when the servers sync: always, or every so often, like 2m")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure only this (may be repeated)")
     args = parser.parse_args()
     single: dict[str, list[float]] = {}
     samples: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder, servers(args.servers, folder) as there:
+    with (
+        tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder,
+        servers(args.servers, folder, args.sync) as there,
+    ):
         for number in range(args.rounds):
             measure_round(there, args, number, single, samples)
             print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
