@@ -38,6 +38,6 @@ def test_the_bench_of_growing_boards_gives_each_step_at_each_size(store: str) ->
 
 def test_a_kept_message_takes_little_memory_in_an_open_room_of_files() -> None:
     """It was 1.5 KB for a message with its row; the room of a thousand is past what opening any log takes."""
-    figures = run("growth_files.py", "--sizes", "1000,4000", "--rounds", "20")
+    figures = run("growth_kept.py", "--sizes", "1000,4000", "--rounds", "20")
     assert figures["4000"]["bytes_per_message"] < 1500
     assert all(figures["4000"][step] > 0 for step in ("send", "claim", "ack"))

@@ -2,7 +2,7 @@
 
 A room keeps a hundred thousand of them, and hardly any is looked at again. So a row leaves the tables when its message has
 ended, and is read from the log when it is asked for (`room.py`). What must be known without reading lies here in plain arrays,
-about a tenth of a kilobyte for each message; `bench/micro/growth_files.py` measures it.
+about a tenth of a kilobyte for each message; `bench/micro/growth_kept.py` measures it.
 """
 
 from __future__ import annotations
