@@ -25,8 +25,9 @@ from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import postroom
 from compare.servers import free_port, program, running
+
+import postroom
 from postroom.stores.contract import Want
 
 STEPS = ("send", "claim", "ack")
