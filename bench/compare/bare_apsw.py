@@ -66,7 +66,7 @@ class BareClient(Client):
         to_agent, channel = (None, self.setup.to) if self.setup.crowd else (self.setup.to, "general")
         return (
             key, 0, None, 5, to_agent, channel, "sender", "message", "1.0", 3, wall_ms, None, None, None,
-            None, 0, "agent", None, None, None, None, encode(payload).decode(),
+            None, 0, "agent", *[None] * 6, encode(payload).decode(),
         )  # fmt: skip
 
     def _ring(self) -> None:

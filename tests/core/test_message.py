@@ -12,9 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.core.message import MAX_DEPTH, Draft, Message, check, decode_payload, id_of, key_at, key_of
+from postroom.core.message import (
+    MAX_DEPTH,
+    Draft,
+    Message,
+    check,
+    check_all,
+    decode_payload,
+    id_of,
+    ids_of,
+    key_at,
+    key_of,
+)
 from postroom.core.states import State
-from postroom.errors import InvalidMessage
+from postroom.errors import Fault, InvalidMessage
 
 
 def draft(payload: Any = None, **fields: Any) -> Draft:
@@ -86,6 +97,31 @@ def test_what_json_cannot_carry_is_named_with_its_place(payload: Any, place: str
     assert problem in found[place]
 
 
+TRICKY: tuple[Any, ...] = (
+    {}, {"a": "line\nfeed \u2028 ä"}, {"pair": (1, 2)}, {"a": True, "b": 1.0}, nested(64), {"many": [{} for _ in range(99)]},
+    nested(65), {"a": math.nan}, {1: 2}, {"a": b"x"}, [1], None, "text", {"a": "\ud800"}, {"text": "x" * 300}, A_CYCLE,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", TRICKY, ids=lambda payload: repr(payload)[:20])
+@pytest.mark.parametrize("fields", [{}, {"priority": 0}, {"channel": "a\nb"}], ids=["plain", "priority", "channel"])
+def test_a_batch_is_judged_as_each_of_its_messages_is(payload: Any, fields: dict[str, Any]) -> None:
+    batch = [*(draft({"n": n}) for n in range(3)), draft(payload, **fields)]
+    alone, problems = draft(payload, **fields), []
+    try:
+        check(alone, max_payload_bytes=200)
+    except InvalidMessage as error:
+        problems = [Fault(f"messages[3].{fault.field}", fault.problem) for fault in error.faults]
+
+    if problems:
+        with pytest.raises(InvalidMessage) as caught:
+            check_all(batch, max_payload_bytes=200)
+        assert caught.value.faults == problems
+    else:
+        check_all(batch, max_payload_bytes=200)
+        assert [each.payload_json for each in batch] == ['{"n":0}', '{"n":1}', '{"n":2}', alone.payload_json]
+
+
 def test_a_payload_that_contains_itself_is_refused() -> None:
     assert "contains itself" in " ".join(faults(draft(A_CYCLE)).values())
 
@@ -148,6 +184,8 @@ def test_an_id_is_a_uuid7_and_leads_back_to_its_key_in_its_own_room(key: int, sa
     assert (uuid.UUID(id).version, str(uuid.UUID(id))) == (7, id)
     assert uuid.UUID(id).int >> 80 == key >> 21
     assert key_of(id, salt) == key
+    keys = range(key, min(key + 1100, 2**63), 100)
+    assert ids_of(keys, salt) == [id_of(each, salt) for each in keys]
     assert key_of(id, salt ^ 1) is None
 
 

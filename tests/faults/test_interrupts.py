@@ -100,8 +100,8 @@ def test_what_a_signals_handler_wants_in_the_middle_of_a_step_is_refused_and_the
     """It would be done when the step is, and not before it returns; and where the step fails, not at all."""
     insert_many = store._file.insert_many
 
-    def insert_and_be_interrupted(rows: Any) -> None:
-        insert_many(rows)
+    def insert_and_be_interrupted(name: str, rows: Any) -> None:
+        insert_many(name, rows)
         with pytest.raises(RoomBusy, match="in the middle of another step"):
             STEPS[step](store)  # in the same thread
 

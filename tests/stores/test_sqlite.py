@@ -47,6 +47,10 @@ def store(folder, clock):
     store.close()
 
 
+#: An id as another room would give it.
+SOME_ID = "01999999-9999-7999-8999-999999999999"
+
+
 def draft(to_agent: str | None = "bob", **fields: object) -> Draft:
     return check(Draft(from_agent="ada", to_agent=to_agent, payload={"n": 1}, **fields))  # type: ignore[arg-type]
 
@@ -54,6 +58,13 @@ def draft(to_agent: str | None = "bob", **fields: object) -> Draft:
 def bare(folder: Path) -> apsw.Connection:
     """The file, opened without Postroom."""
     return apsw.Connection(str(folder / "messages.db"))
+
+
+def rows_of(folder: Path) -> list[tuple[Any, ...]]:
+    """All that is kept of each message but its key, in their order."""
+    database = bare(folder)
+    columns = [name for _, name, *_ in database.execute("PRAGMA table_info(mail)") if name != "key"]
+    return database.execute(f"SELECT {', '.join(columns)} FROM mail ORDER BY key").fetchall()
 
 
 # Hints
@@ -179,6 +190,44 @@ def test_the_links_of_a_thread_are_found_without_reading_everything(store, folde
         plan = [row[3] for row in bare(folder).execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
         assert not [step for step in plan if re.match("SCAN (mail|answer)", step)], plan
         asked.clear()
+
+
+def test_a_plain_message_of_a_batch_is_stored_as_one_by_itself_is(store, folder):
+    store.put([draft()])
+    store.put([draft(), draft()])
+    asked: list[str] = []
+
+    def note(_cursor: object, sql: str, _bindings: object) -> bool:
+        asked.append(sql)
+        return True
+
+    store._file.connection().set_exec_trace(note)
+    store.put([draft(), draft()])
+
+    assert store._file.statements["insert_plain"] in asked
+    assert len({*rows_of(folder)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ttl_s", 9), ("delay_s", 1), ("correlation_id", "c"), ("idempotency_key", "k"), ("chain_id", "x"), ("hop_count", 2),
+        ("lane", "human"), ("trace", "t"), ("publish", True), ("waiter", "host:1:2"), ("answer_to", SOME_ID),
+        ("replay_of", SOME_ID), ("order_key", "o"), ("replaces", SOME_ID),
+    ],
+)  # fmt: skip
+def test_a_message_of_a_batch_that_is_not_plain_is_stored_whole(store, folder, field, value):
+    store.subscribe("general", "carol")
+    store.put([draft(), draft(**{field: value})])
+    store.put([draft(**{field: "k2" if field == "idempotency_key" else value})])
+
+    plain, of_batch, by_itself = rows_of(folder)
+    if field == "idempotency_key":
+        of_batch = tuple("k2" if each == "k" else each for each in of_batch)
+    if field == "order_key":  # it waits behind the one of the batch
+        of_batch, by_itself = of_batch[1:], by_itself[1:]
+    assert of_batch == by_itself
+    assert of_batch != plain
 
 
 def test_an_answer_has_no_entry_in_the_index_of_chains(store, folder):

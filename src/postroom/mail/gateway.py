@@ -19,19 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import SAFETY_LOOK_S, Config
 from postroom.core.events import Hooks
-from postroom.core.message import Draft, check
+from postroom.core.message import Draft, check, check_all
 from postroom.core.system.process import current_pid
 from postroom.errors import (
-    Fault,
     IdentityRefused,
-    InvalidMessage,
     OutcomeUnknown,
     PostroomError,
     RoomClosed,
     RoomError,
     RoomMoved,
     UnknownMessage,
-    raise_faults,
 )
 from postroom.stores import gates
 from postroom.stores.contract import LIMITS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
@@ -350,14 +347,8 @@ class Gateway:
         max_bytes = self.config.max_payload_bytes
         if len(drafts) == 1:
             check(drafts[0], max_bytes)
-            return
-        faults: list[Fault] = []
-        for index, draft in enumerate(drafts):
-            try:
-                check(draft, max_bytes)
-            except InvalidMessage as error:
-                faults += [Fault(f"messages[{index}].{field}", problem) for field, problem in error.faults]
-        raise_faults(faults)
+        else:
+            check_all(drafts, max_bytes)
 
     def _check_own(self, id: str, agent: str, what: str, *, may_be_gone: bool = False) -> None:
         """Raise unless a message is kept and was sent by that agent. A repeat may come when it is kept no more."""

@@ -268,9 +268,9 @@ class SqliteFile:
         """Store one message. Returns its key."""
         return (self._mine.connection or self._connected()).change(self.statements["insert"], bindings, _last_rowid)
 
-    def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Store messages whose keys are given."""
-        (self._mine.connection or self._connected()).many(self.statements["insert"], rows)
+    def insert_many(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Store messages whose keys are given, by the statement of that name."""
+        (self._mine.connection or self._connected()).many(self.statements[name], rows)
 
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""

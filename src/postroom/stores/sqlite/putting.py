@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Final
 
 from postroom.core import crashpoints
-from postroom.core.message import Draft, Message, MessageWithLedger, id_of, ids_of
+from postroom.core.message import Draft, Message, MessageWithLedger, id_of, ids_of, is_usual
 from postroom.core.states import WITHDRAWABLE, State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import FEED, topic_channel, topic_message, topic_to
@@ -16,6 +17,13 @@ from .rows import StepTime, ledger_text
 from .transactions import Transactions, whole
 
 _NO_WAITERS: Final[Mapping[str, int | None]] = {}
+
+
+def _is_plain(draft: Draft) -> bool:
+    """Whether `insert_plain` in schema.sql stores all of it, and nothing is to be read before."""
+    return is_usual(draft) and not (
+        draft.publish or draft.waiter or draft.answer_to or draft.replay_of or draft.hop_count
+    )
 
 
 class Puts:
@@ -50,30 +58,36 @@ class Puts:
 
     @whole
     def _put_in_a_step(self, drafts: Sequence[Draft]) -> list[str]:
-        special = [
+        is_plain = all([_is_plain(draft) for draft in drafts])  # noqa: C419  a list: an interrupt could leave a generator unfinished
+        special = [] if is_plain else [
             draft for draft in drafts
             if draft.publish or draft.answer_to or draft.idempotency_key or draft.order_key or draft.replaces or draft.waiter
         ]  # fmt: skip
         for draft in special:
             self._steps.enrol(draft.waiter)
-        # a list: an interrupt could leave a generator unfinished
-        if any([draft.replaces or draft.debounce for draft in special]):  # noqa: C419
+        if any([draft.replaces or draft.debounce for draft in special]):  # noqa: C419  a list, as above
             self._upkeep.apply_all_timers()  # a claim that has ended keeps nobody from withdrawing the message
             self._upkeep.release_the_gone()
         with self._steps.step() as moment:
             is_limited = self._limits.known_to_sender(moment.now) is not None
-            ids = self.put_all(drafts, moment) if special or is_limited else self._put_plain(drafts, moment)
+            ids = self.put_all(drafts, moment) if special or is_limited else self._put_at_once(drafts, moment, is_plain)
         if moment.everyone == {FEED} and not moment.one_each:  # all of them are repeats, and nothing was written
             self._file.sync_what_is_there()
         return ids
 
-    def _put_plain(self, drafts: Sequence[Draft], moment: StepTime) -> list[str]:
-        """Many usual messages, written at once."""
-        to_insert, keys = self._steps.rows.to_insert, self._file.numbers.ticks(len(drafts))
-        self._file.insert_many(
-            to_insert(key, draft, moment, State.READY, draft.to_agent, None)
-            for key, draft in zip(keys, drafts, strict=True)
-        )
+    def _put_at_once(self, drafts: Sequence[Draft], moment: StepTime, is_plain: bool) -> list[str]:
+        """Many messages that need nothing to be read before, written at once."""
+        keys, rows = self._file.numbers.ticks(len(drafts)), self._steps.rows
+        if is_plain:
+            self._file.insert_many("insert_plain", map(rows.to_insert_plain, keys, drafts, repeat(moment)))
+        else:
+            self._file.insert_many(
+                "insert",
+                (
+                    rows.to_insert(key, draft, moment, State.READY, draft.to_agent, None)
+                    for key, draft in zip(keys, drafts, strict=True)
+                ),
+            )
         crashpoints.reached("sqlite.inserted")
         moment.everyone |= {topic_to(agent) for agent in {draft.to_agent for draft in drafts} if agent is not None}
         moment.one_each += [topic_channel(draft.channel) for draft in drafts if draft.to_agent is None]

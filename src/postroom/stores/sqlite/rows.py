@@ -151,6 +151,14 @@ class Rows:
             None if draft.replaces is None else self.reference(draft.replaces), draft.payload_json,
         )  # fmt: skip
 
+    @staticmethod
+    def to_insert_plain(key: int, draft: Draft, moment: StepTime) -> Row:
+        """What `insert_plain` in schema.sql takes, which costs a message of a batch a tenth less."""
+        return (
+            key, draft.priority, draft.to_agent, draft.channel, draft.from_agent, draft.type, draft.max_deliveries,
+            moment.wall_ms, draft.payload_json,
+        )  # fmt: skip
+
     def to_restore(self, message: MessageWithLedger, ticks: Sequence[int], moment: StepTime, *, is_behind: bool) -> Row:
         """What `restore` in schema.sql takes; `ticks` are two numbers of the room.
 

@@ -183,6 +183,11 @@ INSERT INTO {mail} (key, state, wake_at, priority, to_agent, channel, from_agent
 VALUES (coalesce(?1, tick()), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
     ?23, ?24)
 
+-- name: insert_plain
+-- A message without anything special, in a batch: what it does not name has its default (test_sqlite.py compares the two).
+INSERT INTO {mail} (key, priority, to_agent, channel, from_agent, type, max_deliveries, sent_ms, payload)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+
 -- name: is_behind
 SELECT EXISTS (SELECT 1 FROM {mail} INDEXED BY ordered
     WHERE order_key = ?1 AND channel = ?2 AND to_agent IS ?3 AND {in_order})
