@@ -107,7 +107,7 @@ class BareClient(Client):
         row: tuple[Any, ...] = found[0]
         lease_until = SYSTEM.steady_ns() // 1_000_000 + _LEASE_MS
         terms = (lease_until, SYSTEM.wall_ms(), self.setup.me, self._owner)
-        self._database.execute(self._sql["take"], (row[0], *terms, row[STATE]))
+        self._database.execute(self._sql["take"], (row[0], *terms, row[STATE], None))
         return row
 
     def ack(self, handle: Any) -> None:
