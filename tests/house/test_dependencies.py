@@ -23,7 +23,7 @@ from tests.support import DOCS, ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 #: The extras that a user may need, which `all` has.
-OF_USERS = ("nats", "web", "mcp", "ollama")
+OF_USERS = ("nats", "web", "mcp", "acp", "ollama")
 #: Modules whose distribution has another name.
 DISTRIBUTION = {"nats": "nats-py"}
 
