@@ -509,6 +509,7 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
     bob, ada = near.agent("bob"), far.agent("ada")
     asking = in_background(lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
     question = bob.receive(timeout_s=30)
+    until(lambda: far.gateway._questions, "the asker was never told that its question is stored")
     with impatience(far.gateway.store):
         proxy.cut(to_server=True, to_client=True)
         with pytest.raises(RoomUnreachable):
