@@ -10,8 +10,8 @@ is known when the model names the id (to ack or answer it): then it is "shown".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -82,10 +82,15 @@ class MailCalls:
     ) -> dict[str, Any]:
         """Run a tool. ToolFailed, with a sentence for the model, when it cannot; LookupError for no such tool."""
         tool = tools.BY_NAME[name]
+        step: Callable[..., Coroutine[Any, Any, dict[str, Any]]] = getattr(self, f"_{name}")
+        with self.in_words(caller):
+            return await step(caller, tools.read_arguments(tool, arguments), progress)
+
+    @contextmanager
+    def in_words(self, caller: Caller) -> Iterator[None]:
+        """What goes wrong in the block becomes a sentence for the model (ToolFailed)."""
         try:
-            given = tools.read_arguments(tool, arguments)
-            step: Callable[..., Coroutine[Any, Any, dict[str, Any]]] = getattr(self, f"_{name}")
-            return await step(caller, given, progress)
+            yield
         except tools.IdentityArgument as error:
             self.refused(caller, f"argument {error.faults[0].field}")
             raise ToolFailed(visible(str(error))) from None
@@ -102,10 +107,10 @@ class MailCalls:
         if given.also is not UNSET or given.to.startswith(GROUP_SIGN):
             return await self._send_each(caller, given)
         to = None if given.to == ANYBODY else given.to
-        known, cause = await self.room.call(lambda room: _before_sending(room, caller, to, new=given.new))
+        known, cause = await self.room.call(lambda room: before_sending(room, caller, to, new=given.new))
         id = await self.room.agent(caller.agent, transient=True).send(
             to,
-            _payload(given),
+            payload_of(given),
             type=given.type,
             channel=given.channel,
             priority=given.priority,
@@ -121,32 +126,42 @@ class MailCalls:
     async def _ask(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
         if given.also is not UNSET or given.to.startswith(GROUP_SIGN):
             return await self._ask_many(caller, given, progress)
-        _, cause = await self.room.call(lambda room: _before_sending(room, caller, given.to, new=None))
+        _, cause = await self.room.call(lambda room: before_sending(room, caller, given.to, new=None))
         asking = self.room.agent(caller.agent, transient=True).ask(
-            given.to, _payload(given), timeout_s=given.wait_s, type=given.type, cause=cause, _lane=caller.lane
+            given.to, payload_of(given), timeout_s=given.wait_s, type=given.type, cause=cause, _lane=caller.lane
         )
         try:
             answer = await self._with_progress(asking, progress, given.wait_s, f"waiting for {quoted(given.to)}")
         except AskFailed as error:
-            gap = "\n" if error.quotes_others else " "  # nothing stands on the last line of a fence but its mark
-            raise ToolFailed(f"{shown.error(error)}{gap}(question {error.id})") from None
-        self.room.post(_noting([answer.id], caller.agent, "notified", "mcp ask"))
-        return shown.mail(answer.message, Words(), seen_before=False, most=shown.MAX_PART)
+            raise not_answered(error) from None
+        return self.show_answer(caller, answer.message)
 
-    async def _recipients(
+    def show_answer(self, caller: Caller, answer: Message) -> dict[str, Any]:
+        """The answer to a question, as its asker gets it."""
+        self.room.post(_noting([answer.id], caller.agent, "notified", "mcp ask"))
+        return shown.mail(answer, Words(), seen_before=False, most=shown.MAX_PART)
+
+    def show_answers(
+        self, caller: Caller, came: list[Message], missing: Mapping[str, AskFailed], *, enough: bool
+    ) -> dict[str, Any]:
+        """The answers of several agents, and why the others gave none."""
+        self.room.post(_noting([answer.id for answer in came], caller.agent, "notified", "mcp ask"))
+        return shown.answers(came, missing) | {"enough": enough}
+
+    async def recipients(
         self, caller: Caller, given: tools.SendCall | tools.Ask, *, new: bool | None
     ) -> tuple[dict[str, bool], Message | None]:
         """Each of several, with whether it was ever here, and the cause of what they are sent."""
         also = () if given.also is UNSET else given.also
         names = await self.room.groups.expand([given.to, *also], caller.agent)
-        seen = [await self.room.call(partial(_before_sending, caller=caller, to=to, new=new)) for to in names]
+        seen = [await self.room.call(partial(before_sending, caller=caller, to=to, new=new)) for to in names]
         return {name: known for name, (known, _) in zip(names, seen, strict=True)}, seen[0][1]
 
     async def _send_each(self, caller: Caller, given: tools.SendCall) -> dict[str, Any]:
-        known, cause = await self._recipients(caller, given, new=given.new)
+        known, cause = await self.recipients(caller, given, new=given.new)
         ids = await self.room.agent(caller.agent, transient=True).send(
             [*known],
-            _payload(given),
+            payload_of(given),
             type=given.type,
             channel=given.channel,
             priority=given.priority,
@@ -164,12 +179,11 @@ class MailCalls:
         }
 
     async def _ask_many(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
-        names, cause = await self._recipients(caller, given, new=None)
-        enough = int(given.enough) if given.enough.isdecimal() else given.enough
+        names, cause = await self.recipients(caller, given, new=None)
         asking = self.room.agent(caller.agent, transient=True).ask_many(
             [*names],
-            _payload(given),
-            enough,
+            payload_of(given),
+            enough_of(given),
             given.wait_s,
             type=given.type,
             cause=cause,
@@ -177,9 +191,8 @@ class MailCalls:
         )
         async with asking as asked:
             await self._with_progress(asked.over(), progress, given.wait_s, f"waiting for {len(names)} agents")
-        came = asked.answers
-        self.room.post(_noting([answer.id for answer in came.values()], caller.agent, "notified", "mcp ask"))
-        return shown.answers([answer.message for answer in came.values()], asked.missing) | {"enough": asked.enough}
+        came = [answer.message for answer in asked.answers.values()]
+        return self.show_answers(caller, came, asked.missing, enough=asked.enough)
 
     # Reading
 
@@ -195,25 +208,36 @@ class MailCalls:
             return await self._peek(caller, given, channels, progress)
         taken: list[Message] = []
         try:
-            held = await self._claim(caller, given.limit, channels, taken)
-            known = self._given.setdefault(caller.agent, {})
-            if not taken and given.wait_s and all(message.id in known for message in held[:_MAX_HELD]):
+            held = await self.claim(caller, given.limit, channels, taken)
+            if not taken and given.wait_s and not self.unseen(caller, held):
                 await self._wait_and_claim(caller, given, channels, taken, progress)
-            waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
+            return await self.show_mail(caller, held, taken)
         except BaseException:
-            self._return(caller.agent, taken)
+            self.give_back(caller.agent, taken)
             raise
+
+    def unseen(self, caller: Caller, held: list[Message]) -> list[Message]:
+        """Those of what the caller holds that this server has not shown it yet."""
+        known = self._given.get(caller.agent, {})
+        return [message for message in held[:_MAX_HELD] if message.id not in known]
+
+    async def show_mail(self, caller: Caller, held: list[Message], taken: list[Message]) -> dict[str, Any]:
+        """What the caller holds, and what was taken for it now. When this raises, nothing was shown."""
+        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
         words = Words()
         again = held[:_MAX_HELD]
-        bodies = [shown.MAX_RECALLED if message.id in known else shown.MAX_BODY for message in again]
-        told = [shown.mail(m, words, seen_before=True, most=most) for m, most in zip(again, bodies, strict=True)]
+        new = {message.id for message in self.unseen(caller, again)}
+        told = [
+            shown.mail(m, words, seen_before=True, most=shown.MAX_BODY if m.id in new else shown.MAX_RECALLED)
+            for m in again
+        ]
         told += [shown.mail(m, words, seen_before=m.delivery_count > 1) for m in taken]
         self._remember(caller.agent, [message.id for message in (*again, *taken)])
         self.room.post(_noting([message.id for message in taken], caller.agent, "notified", "mcp inbox"))
         more = {"more": left} if (left := len(held) - _MAX_HELD) > 0 else {}
         return {"messages": told, "waiting": waiting, **more}
 
-    async def _claim(
+    async def claim(
         self, caller: Caller, limit: int, channels: tuple[str, ...] | None, taken: list[Message]
     ) -> list[Message]:
         """Claim what is there, into `taken`; returns what the agent held before."""
@@ -222,7 +246,7 @@ class MailCalls:
         try:
             held, fresh = await asyncio.shield(job)
         except asyncio.CancelledError:
-            self._afterwards(job, lambda result: self._return(caller.agent, result[1]))
+            self.afterwards(job, lambda result: self.give_back(caller.agent, result[1]))
             raise
         taken += fresh
         return held
@@ -240,7 +264,7 @@ class MailCalls:
             message = await self._with_progress(receiving, progress, given.wait_s, "waiting for mail")
             taken.append(message.message)
             if given.limit > 1:  # what came together is given together
-                await self._claim(caller, given.limit - 1, channels, taken)
+                await self.claim(caller, given.limit - 1, channels, taken)
 
     async def _peek(
         self, caller: Caller, given: tools.InboxCall, channels: tuple[str, ...] | None, progress: Progress
@@ -337,7 +361,7 @@ class MailCalls:
     async def _reply(self, caller: Caller, given: tools.Reply, _: Progress) -> dict[str, Any]:
         message = await self.room.agent(caller.agent, transient=True).claimed(given.id)
         self.room.post(_noting([given.id], caller.agent, "shown", "mcp: it named the id"))
-        counted = await message.reply(_payload(given), _lane=caller.lane)
+        counted = await message.reply(payload_of(given), _lane=caller.lane)
         answer = {"answer_id": message.answer_id} if message.answer_id else {}
         return {"id": given.id, "counted": counted, "state": await self._state(given.id), **answer}
 
@@ -410,14 +434,14 @@ class MailCalls:
                 await progress(min(passed_s, total_s), total_s, text)
         except BaseException:
             job.cancel()
-            self._afterwards(job, self._return_received)
+            self.afterwards(job, self._return_received)
             raise
 
     def _return_received(self, result: Any) -> None:
         if isinstance(result, aio.Received) and result.settled is None:
-            self._return(result.ticket.agent, [result.message])
+            self.give_back(result.ticket.agent, [result.message])
 
-    def _afterwards(self, job: asyncio.Future[T], undo: Callable[[T], None]) -> None:
+    def afterwards(self, job: asyncio.Future[T], undo: Callable[[T], None]) -> None:
         """The job's caller has left: when the job is done, undo its result."""
 
         async def see() -> None:
@@ -428,14 +452,26 @@ class MailCalls:
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
-    def _return(self, agent: str, messages: list[Message]) -> None:
+    def give_back(self, agent: str, messages: list[Message]) -> None:
         """These were shown to no one: they are ready again, and the delivery does not count."""
         tickets = [Ticket(message.id, message.token, agent) for message in messages]
         if tickets:
             self.room.post(lambda room: [room.gateway.settle(ticket, "returned", detail=UNSEEN) for ticket in tickets])
 
 
-def _payload(given: Any) -> dict[str, Any]:
+def not_answered(error: AskFailed) -> ToolFailed:
+    """What the asker is told of a question that ended without an answer."""
+    gap = "\n" if error.quotes_others else " "  # nothing stands on the last line of a fence but its mark
+    return ToolFailed(f"{shown.error(error)}{gap}(question {error.id})")
+
+
+def enough_of(given: tools.Ask) -> int | str:
+    """How many answers the asker of several agents waits for."""
+    return int(given.enough) if given.enough.isdecimal() else given.enough
+
+
+def payload_of(given: Any) -> dict[str, Any]:
+    """The payload of a message: the text, and the other fields beside it."""
     data: dict[str, Any] = {} if given.data is UNSET else dict(given.data)
     return {"text": given.body, **data} if given.body or not data else data
 
@@ -446,7 +482,7 @@ def _title_of(text: str) -> tuple[str, dict[str, Any] | None]:
     return line, None if line == text else {"text": text}
 
 
-def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | None) -> tuple[bool, Message | None]:
+def before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | None) -> tuple[bool, Message | None]:
     """Whether the recipient was ever here, and the message's cause. Raises when it may not be sent.
 
     `new` allows a recipient that was never seen here; None where there is no such choice, as for a question.
