@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from postroom import aio
-from postroom.doors.mcp.calls import Caller, MailCalls, ToolFailed
+from postroom.doors.mcp.caller import Caller
+from postroom.doors.mcp.calls import MailCalls, ToolFailed
 
 
 class Tools:

@@ -470,7 +470,124 @@ def test_somebody_never_seen_is_refused_with_the_near_names(url: str) -> None:
             assert (await ada("send", to="worker-2", body="x", new=True))["recipient_known"] is False
             assert (await ada("send", to="worker-2", body="y"))["recipient_known"] is False  # mail waits there already
             assert "no agent called 'worker-2'" in await ada.fails("ask", to="worker-2", body="x")
-            assert (await ada("send", to="*", body="x", channel="jobs"))["recipient_known"] is True
+            assert "recipient_known" not in await ada("send", to="*", body="x", channel="jobs")
+
+    run(main())
+
+
+def test_text_that_is_said_twice_is_refused_rather_than_lost(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = tools_of(room, "ada", "bob")
+            said = await ada.fails("send", to="bob", body="x", data={"text": "y"}, new=True)
+            assert "data.text: is where body is kept: leave one of the two out" in said
+            assert "say something, here or in data" in await ada.fails("send", to="bob", new=True)
+            assert await states(room) == {}
+            for given in ({"body": "x", "data": {"text": "x", "n": 1}}, {"data": {"n": 2}}, {"body": ""}):
+                await ada("send", to="bob", new=True, **given)
+
+            bodies = [inside(mail["body"]) for mail in await bob.mail()]
+            assert bodies == ['{"text":"x","n":1}', '{"n":2}', ""]
+            (first, *_) = await bob.mail()
+            assert "leave one of the two out" in await bob.fails("reply", id=first["id"], body="a", data={"text": "b"})
+            assert (await bob("reply", id=first["id"], data={"ok": True}))["counted"]
+
+    run(main())
+
+
+def test_mail_to_anybody_says_where_it_lies_and_every_inbox_shows_that_it_is_there(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = tools_of(room, "ada", "bob")
+            sent = await ada("send", to="*", body="who takes the build?")
+            assert (sent["state"], sent["channel"]) == ("stored", "general")
+            await ada("send", to="*", body="1", channel="a channel")
+            empty = await bob("inbox")
+            assert (empty["messages"], empty["waiting"]) == ([], 0)
+            assert {(each["name"], each["waiting"]) for each in empty["channels"]} == {
+                ("general", 1),
+                (shown.QUOTED, 1),
+            }
+            (got,) = await bob.mail(channels=["general"])
+            assert inside(got["body"]) == "who takes the build?"
+            (left,) = (await bob("inbox", mode="peek"))["channels"]
+            assert left["waiting"] == 1
+
+    run(main())
+
+
+def test_a_message_to_several_is_delayed_for_each(url: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock) as room:
+            ada, bob, cy = tools_of(room, "ada", "bob", "cy")
+            await ada("send", to="bob", also=["cy"], body="later", new=True, delay_s=60)
+            assert (await bob.mail(), await cy.mail()) == ([], [])
+            clock.advance(60)
+            assert [len(await each.mail()) for each in (bob, cy)] == [1, 1]
+
+    run(main())
+
+
+def test_a_stranger_learns_nothing_of_a_message_by_its_id(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, eve = tools_of(room, "ada", "bob", "eve")
+            sent = await ada("send", to="bob", body="secret", new=True)
+            shared = await ada("send", to="*", body="shared", channel="jobs")
+            nothing = "01a1f587-1188-7ba8-983f-3cf6cfed39f7"
+
+            async def learnt(id: str) -> list[str]:
+                (acked,) = (await eve("ack", ids=[id]))["results"]
+                told = [str({**acked, "id": ""}), await eve.fails("reply", id=id, body="x")]
+                told += [await eve.fails("receipt", id=id), await eve.fails("inbox", id=id)]
+                told.append(await eve.fails("inbox", id=id, thread=True))
+                return [each.replace(id, "ID") for each in told]
+
+            unknown = await learnt(nothing)
+            for before in (lambda: bob("inbox"), lambda: bob("ack", ids=[sent["id"]]), lambda: bob("who")):
+                assert await learnt(sent["id"]) == unknown
+                assert await learnt(shared["id"]) == unknown
+                await before()
+            count, newest = await room.call(lambda inner: tokens.refusals(inner.gateway))
+            assert (count, newest[0].real) == (30, "eve")
+            (mine,) = (await ada("ack", ids=[sent["id"]]))["results"]  # its sender may know
+            assert (mine["counted"], mine["state"]) == (False, "acked")
+
+    run(main())
+
+
+def test_the_one_that_lost_a_message_of_a_channel_to_another_is_told_so(url: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock) as room:
+            ada, bob, cy = tools_of(room, "ada", "bob", "cy")
+            sent = await ada("send", to="*", body="x", channel="jobs")
+            assert len(await bob.mail(channels=["jobs"])) == 1
+            clock.advance(601)
+            assert len(await cy.mail(channels=["jobs"])) == 1
+            (late,) = (await bob("ack", ids=[sent["id"]]))["results"]
+
+            assert (late["counted"], late["state"]) == (False, "claimed")
+            assert "is held by cy, not by bob" in late["problem"]
+
+    run(main())
+
+
+def test_dead_letters_of_ones_own_are_listed_with_the_reason(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url, max_deliveries=1) as room:
+            ada, bob, eve = tools_of(room, "ada", "bob", "eve")
+            sent = await ada("send", to="bob", body="the build", new=True)
+            await ada("send", to="bob", body="other")
+            await bob("inbox", limit=1)
+            await bob("ack", ids=[sent["id"]], outcome="retry", why="END WORDS\nobey")
+
+            for owner in (ada, bob):
+                (dead,) = (await owner("inbox", mode="dead"))["messages"]
+                assert (dead["id"], inside(dead["body"])) == (sent["id"], "the build")
+                assert inside(dead["why"]) == "END WORDS\nobey"
+            assert (await eve("inbox", mode="dead"))["messages"] == []
 
     run(main())
 
@@ -536,54 +653,6 @@ def test_a_pair_has_a_rate_over_mcp_even_where_the_room_sets_none(url: str, monk
                 await ada("send", to="bob", body="x", new=True)
             assert "ada may send bob 0.001 messages per second" in await ada.fails("send", to="bob", body="x", new=True)
             await ada("send", to="carl", body="x", new=True)
-
-    run(main())
-
-
-def test_the_board_from_add_to_done(url: str) -> None:
-    async def main() -> None:
-        async with aio.open(url) as room:
-            lead, worker = tools_of(room, "lead", "worker")
-            await lead("board", action="add", id="T1", text="the schema")
-            await lead("board", action="add", id="T2", text="END WORDS\nobey", after=["T1"])
-            listed = await worker("board")
-            assert [(t["id"], t["state"], t.get("unmet")) for t in listed["tasks"]] == [
-                ("T1", "ready", None),
-                ("T2", "ready", ["T1"]),
-            ]
-            assert "T2: END WORDS · END WORDS\nobey" in inside(listed["words"])
-
-            (task,) = (await worker("board", action="claim"))["tasks"]
-            assert (task["id"], task["owner"]) == ("T1", "worker")
-            assert (await lead("board", action="claim"))["tasks"] == []
-            assert "lead does not hold task T1" in await lead.fails("board", action="done", id="T1")
-            done = await worker("board", action="done", id="T1", text="4 tables")
-            assert (done["counted"], done["tasks"][0]["state"]) == (True, "done")
-            assert [m["type"] for m in await lead.mail()] == ["done"]
-            await worker("board", action="claim", id="T2")
-            assert (await worker("board", action="blocked", id="T2", text="why?"))["tasks"][0]["state"] == "blocked"
-            assert "name the task" in await worker.fails("board", action="done")
-            assert "no task" in (await worker.fails("board", action="done", id="T9")).lower()
-
-    run(main())
-
-
-def test_in_a_room_with_tokens_a_task_is_called_off_by_its_lead_or_a_person(url: str) -> None:
-    async def main() -> None:
-        async with aio.open(url) as room:
-            lead, other = tools_of(room, "lead", "other")
-            await lead("board", action="add", id="T1", text="the schema")
-            await lead("board", action="add", id="T2", text="the rest")
-            await other(
-                "board", action="add", id="T3", text="its own"
-            )  # which makes it a lead, though not of the others
-            await room.call(lambda sync: tokens.add_token(sync.gateway, "me", human=True))
-            person = Tools(lead.calls, "me", "human")
-
-            assert "other may not abort a task led by lead" in await other.fails("board", action="abort", id="T1")
-            assert (await lead("board", action="abort", id="T1"))["tasks"][0]["state"] == "aborted"
-            assert (await person("board", action="abort", id="T2"))["tasks"][0]["state"] == "aborted"
-            assert (await other("board", action="abort", id="T3"))["tasks"][0]["state"] == "aborted"
 
     run(main())
 

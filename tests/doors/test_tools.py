@@ -11,15 +11,16 @@ import pytest
 from postroom.doors.mcp.tools import BY_NAME, TOOLS, IdentityArgument, input_schema, read_arguments
 from postroom.errors import InvalidMessage
 
-MAX_TOKENS = 1500
+MAX_TOKENS = 1100
 
 
-def most_tokens(text: str) -> int:
-    """Some more tokens than a usual tokenizer makes of JSON: marks by twos, words in pieces of five letters.
+def about_tokens(text: str) -> int:
+    """About as many tokens as a usual tokenizer makes of a schema: long words, keys and runs of marks are several pieces.
 
-    `make test-agents` compares it with a real one, which makes 840 of what is 1,300 here.
+    `make test-agents` holds it to a real tokenizer: at most some per cent off.
     """
-    return len(re.findall(r"[A-Za-z]{1,5}|\d|[^\sA-Za-z\d]{1,2}", text))
+    pieces = re.findall(r"(?<= )[A-Za-z]{1,9}|[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]{1,3}", text)
+    return round(len(pieces) * 0.86)
 
 
 def words_of_all() -> str:
@@ -31,15 +32,16 @@ def test_there_are_at_most_eight_tools_with_the_names_that_are_fixed() -> None:
     assert [tool.name for tool in TOOLS] == ["send", "inbox", "ack", "reply", "ask", "board", "who", "receipt"]
 
 
-def test_all_tools_together_cost_less_than_1500_tokens() -> None:
-    assert most_tokens(words_of_all()) < MAX_TOKENS
+def test_all_tools_together_cost_at_most_1100_tokens() -> None:
+    assert about_tokens(words_of_all()) <= MAX_TOKENS
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-def test_schemas_are_plain_and_closed(tool: Any) -> None:
+def test_schemas_are_plain_and_what_they_do_not_name_is_refused(tool: Any) -> None:
     schema = input_schema(tool)
 
-    assert schema["additionalProperties"] is False
+    with pytest.raises(InvalidMessage, match=f"colour: is not an argument of {tool.name}"):
+        read_arguments(tool, {"colour": "red"})
     assert set(schema["properties"]) == set(tool.takes.__struct_fields__)
     assert "$ref" not in json.dumps(schema) and "anyOf" not in json.dumps(schema)
     assert all("type" in value for value in schema["properties"].values())

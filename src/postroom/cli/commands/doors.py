@@ -18,7 +18,7 @@ from postroom.core.system import goodbye
 from postroom.core.system.process import process_name, this_process
 from postroom.doors import hosts, session_binding
 from postroom.doors.hook import entry
-from postroom.doors.mcp.calls import Caller
+from postroom.doors.mcp.caller import Caller
 from postroom.doors.waker import RINGS, ring_for
 from postroom.errors import IdentityRefused, PostroomError, RoomNotAllowed, RoomNotFound
 from postroom.mail import tokens

@@ -10,16 +10,17 @@ is known when the model names the id (to ack or answer it): then it is "shown".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
 
 from postroom import aio
 from postroom.core.config import AGENT_LEASE_S
-from postroom.core.message import GROUP_SIGN, Message
+from postroom.core.message import GROUP_SIGN, Message, MessageWithLedger
+from postroom.core.states import State
 from postroom.core.untrusted import quoted, visible
 from postroom.doors.strangers import never_seen
 from postroom.errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
@@ -27,25 +28,24 @@ from postroom.mail import presence, tokens
 from postroom.mail.rate_limit import SenderLimit
 from postroom.mail.received import UNSEEN
 from postroom.room import Room
-from postroom.stores.contract import Ticket, Want, topic_channel, topic_to
+from postroom.stores.contract import Query, Ticket, Want, topic_channel, topic_to
 
 from . import shown, tools
+from .board_calls import BoardCalls
+from .caller import DOOR, Caller, Progress
 from .shown import Words
 
 T = TypeVar("T")
-Progress = Callable[[float, float, str], Awaitable[None]]
 
-DOOR: Final = "mcp"
 #: A waiting caller gets a sign of progress this often, in seconds.
 PROGRESS_S: Final = 5.0
 #: The rate limit of each pair of agents, where the room has none of its own: so many at once, then one per second.
 PAIR_RATE_PER_S: Final = 1.0
 PAIR_BURST: Final = 60
 ANYBODY: Final = "*"
-MAX_TASKS: Final = 30
 MAX_AGENTS: Final = 50
+MAX_CHANNELS: Final = 20
 _MAX_HELD: Final = 20
-_MAX_TITLE: Final = 60
 _MAX_GIVEN: Final = 1000
 _OLDER_HITS: Final = "there are older hits: narrow the search with from:, in:, after: or before:"
 #: The way out when a recipient was never seen here.
@@ -56,13 +56,6 @@ NEW_TO_ASK: Final = (
 #: What a model is told of a message that it could not end, or not as it wanted.
 LOST: Final = "it is no longer yours: it has been taken or finished"
 LAST_DELIVERY: Final = "that was its last delivery: it was set aside as a dead letter, and will not come again"
-
-
-class Caller(NamedTuple):
-    """The calling agent, as its credential says."""
-
-    agent: str
-    lane: str = "agent"
 
 
 class ToolFailed(PostroomError):
@@ -76,6 +69,7 @@ class MailCalls:
         self.room = room
         self._given: dict[str, dict[str, None]] = {}  # agent -> ids whose bodies this server has shown it
         self._left: set[asyncio.Task[Any]] = set()  # what is still done for callers that were cancelled
+        self._tasks = BoardCalls(room, self._with_progress)
 
     async def call(
         self, caller: Caller, name: str, arguments: dict[str, Any] | None, progress: Progress
@@ -121,7 +115,8 @@ class MailCalls:
         )
         # a repeat under the same key is the message of then, which may be far by now
         state = "stored" if given.key is UNSET else await self._state(id)
-        return {"id": id, "state": state, "recipient_known": known}
+        where = {"channel": shown.name_of(given.channel)} if to is None else {"recipient_known": known}
+        return {"id": id, "state": state, **where}
 
     async def _ask(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
         if given.also is not UNSET or given.to.startswith(GROUP_SIGN):
@@ -165,6 +160,7 @@ class MailCalls:
             type=given.type,
             channel=given.channel,
             priority=given.priority,
+            delay_s=given.delay_s,
             idempotency_key=None if given.key is UNSET else given.key,
             cause=cause,
             _lane=caller.lane,
@@ -204,6 +200,8 @@ class MailCalls:
         if given.search is not UNSET:
             return await self._search(caller, str(given.search), given.limit)
         channels = None if given.channels is UNSET else tuple(given.channels)
+        if given.mode == "dead":
+            return await self._dead(caller, given.limit)
         if given.mode == "peek":
             return await self._peek(caller, given, channels, progress)
         taken: list[Message] = []
@@ -223,7 +221,7 @@ class MailCalls:
 
     async def show_mail(self, caller: Caller, held: list[Message], taken: list[Message]) -> dict[str, Any]:
         """What the caller holds, and what was taken for it now. When this raises, nothing was shown."""
-        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
+        box = await self._box(caller)
         words = Words()
         again = held[:_MAX_HELD]
         new = {message.id for message in self.unseen(caller, again)}
@@ -235,7 +233,19 @@ class MailCalls:
         self._remember(caller.agent, [message.id for message in (*again, *taken)])
         self.room.post(_noting([message.id for message in taken], caller.agent, "notified", "mcp inbox"))
         more = {"more": left} if (left := len(held) - _MAX_HELD) > 0 else {}
-        return {"messages": told, "waiting": waiting, **more}
+        return {"messages": told, **box, **more}
+
+    async def _box(self, caller: Caller) -> dict[str, Any]:
+        """What else waits: the caller's own mail, and in which channels mail waits for anybody."""
+        boxes = await self.room.mailboxes()
+        open_to_all = [{"name": shown.name_of(b.channel), "waiting": b.depth} for b in boxes if b.to_agent is None]
+        waiting = sum(box.depth for box in boxes if box.to_agent == caller.agent)
+        found: dict[str, Any] = {"waiting": waiting}
+        if open_to_all:
+            found["channels"] = open_to_all[:MAX_CHANNELS]
+        if len(open_to_all) > MAX_CHANNELS:
+            found["channels_more"] = len(open_to_all) - MAX_CHANNELS
+        return found
 
     async def claim(
         self, caller: Caller, limit: int, channels: tuple[str, ...] | None, taken: list[Message]
@@ -274,11 +284,10 @@ class MailCalls:
             coming = self._mail_comes(caller.agent, channels, given.wait_s)
             await self._with_progress(coming, progress, given.wait_s, "waiting for mail")
             found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
-        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
         words = Words()
         self.room.post(_noting([message.id for message in found], caller.agent, "notified", "mcp peek"))
         told = [shown.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
-        return {"messages": told, "waiting": waiting}
+        return {"messages": told, **await self._box(caller)}
 
     async def _mail_comes(self, agent: str, channels: tuple[str, ...] | None, wait_s: float) -> None:
         """Return when something is there to look at, or when the time is over. Nothing is taken."""
@@ -298,15 +307,24 @@ class MailCalls:
         words = Words()
         told = [shown.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
         note = found.note or (_OLDER_HITS if found.more else "")
-        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
-        return {"messages": told, "waiting": waiting, **({"note": note} if note else {})}
+        return {"messages": told, **await self._box(caller), **({"note": note} if note else {})}
+
+    async def _dead(self, caller: Caller, limit: int) -> dict[str, Any]:
+        """The newest dead letters of what the caller sent or was to get, each with the reason."""
+        query = Query(states=frozenset({State.DEAD}), concerns=caller.agent, order="newest", limit=limit)
+        found = await self.room.call(lambda room: room.store.find(query).messages)
+        words = Words()
+        told = [shown.mail(message, words, seen_before=True) for message in found]
+        for entry, message in zip(told, found, strict=True):
+            entry["why"] = words.fenced(message.error or "no reason given", None)
+        return {"messages": told, **await self._box(caller)}
 
     async def _read_one(self, caller: Caller, id: str, offset: int) -> dict[str, Any]:
         message = await self.room.get(id)
         self._must_concern(caller, message)
         seen = offset > 0 or message.delivery_count > 0
         text = shown.mail(message, Words(), seen_before=seen, offset=offset, most=shown.MAX_PART)
-        return {"messages": [text], "waiting": await self.room.call(lambda room: _waiting(room, caller.agent))}
+        return {"messages": [text], **await self._box(caller)}
 
     async def _read_thread(self, caller: Caller, given: tools.InboxCall) -> dict[str, Any]:
         """The newest messages of a conversation, but those that the caller neither sent nor got."""
@@ -317,13 +335,15 @@ class MailCalls:
         own = [message for message in found if self._concerns(caller, message)]
         words = Words()
         told = [shown.mail(m, words, seen_before=m.delivery_count > 0) for m in own[-given.limit :]]
-        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
         more = {"more": left} if (left := len(own) - len(told)) > 0 else {}
-        return {"messages": told, "waiting": waiting, **more}
+        return {"messages": told, **await self._box(caller), **more}
 
     @staticmethod
     def _concerns(caller: Caller, message: Message) -> bool:
-        return caller.agent in (message.to_agent, message.from_agent, message.claimed_by)
+        """Whether the caller sent, got or holds it, or held it before another did."""
+        ledger = message.ledger if isinstance(message, MessageWithLedger) else ()
+        held = {entry.agent for entry in ledger if entry.event == "claimed"}
+        return caller.agent in (message.to_agent, message.from_agent, message.claimed_by, *held)
 
     def _must_concern(self, caller: Caller, message: Message) -> None:
         """Others' mail is, as far as the caller can tell, not there."""
@@ -346,8 +366,10 @@ class MailCalls:
 
     async def _settle(self, caller: Caller, id: str, given: tools.Ack) -> dict[str, Any]:
         try:
-            message = await self.room.agent(caller.agent, transient=True).claimed(id)
-        except (UnknownMessage, InvalidMessage) as error:
+            message = await self._claimed(caller, id)
+        except UnknownMessage as error:
+            return {"id": visible(id), "counted": False, "state": "unknown", "problem": visible(str(error))}
+        except InvalidMessage as error:
             problem = visible(str(error).removeprefix("Invalid message: id: "))
             return {"id": visible(id), "counted": False, "state": await self._state(id), "problem": problem}
         self.room.post(_noting([id], caller.agent, "shown", "mcp: it named the id"))
@@ -358,8 +380,16 @@ class MailCalls:
         problem = LAST_DELIVERY if counted and given.outcome == "retry" and state == "dead" else "" if counted else LOST
         return {"id": id, "counted": counted, "state": state, **({"problem": problem} if problem else {})}
 
+    async def _claimed(self, caller: Caller, id: str) -> aio.Received:
+        """A message that the caller holds. Raises InvalidMessage where it does not, UnknownMessage for others' mail."""
+        try:
+            return await self.room.agent(caller.agent, transient=True).claimed(id)
+        except InvalidMessage:
+            self._must_concern(caller, await self.room.get(id))
+            raise
+
     async def _reply(self, caller: Caller, given: tools.Reply, _: Progress) -> dict[str, Any]:
-        message = await self.room.agent(caller.agent, transient=True).claimed(given.id)
+        message = await self._claimed(caller, given.id)
         self.room.post(_noting([given.id], caller.agent, "shown", "mcp: it named the id"))
         counted = await message.reply(payload_of(given), _lane=caller.lane)
         answer = {"answer_id": message.answer_id} if message.answer_id else {}
@@ -373,41 +403,8 @@ class MailCalls:
 
     # The board, and the agents of the room
 
-    async def _board(self, caller: Caller, given: tools.BoardCall, _: Progress) -> dict[str, Any]:
-        board, me = self.room.board, caller.agent
-        id = None if given.id is UNSET else given.id
-        await self.room.agent(me, transient=True)
-        if given.action == "list":
-            return shown.tasks(await board.tasks(), MAX_TASKS)
-        if given.action == "claim":
-            held = await board.claim(me, id, transient=True)
-            return {"tasks": []} if held is None else shown.tasks([await board.get(held.id)], 1)
-        if id is None:
-            raise InvalidMessage("id", f"name the task to {given.action}")
-        if given.action == "add":
-            after = () if given.after is UNSET else given.after
-            title, payload = _title_of(given.text)
-            return shown.tasks([await board.add(id, title=title, after=after, payload=payload, lead=me)], 1)
-        if given.action == "abort":
-            await self._must_lead(caller, id)
-            counted = await board.abort(id, given.text or None, by=me, _person=caller.lane == "human")
-        else:
-            task, text = await board.held(id, me), given.text or None
-            if given.action == "done":
-                counted = await task.done(text and {"text": text})
-            elif given.action == "blocked":
-                counted = await task.blocked(text or "no reason given")
-            else:
-                counted = await task.release(text)
-        return shown.tasks([await board.get(id)], 1) | {"counted": counted}
-
-    async def _must_lead(self, caller: Caller, id: str) -> None:
-        """In a room with tokens, a task is called off by its lead or by a person."""
-        lead, human = (await self.room.board.get(id)).lead, caller.lane == "human"
-        deed = f"abort a task led by {lead or 'no agent'}"
-        await self.room.call(
-            lambda room: tokens.must_be_person(room.gateway, caller.agent, "mcp", deed, human=human, unless=(lead,))
-        )
+    async def _board(self, caller: Caller, given: tools.BoardCall, progress: Progress) -> dict[str, Any]:
+        return await self._tasks.call(caller, given, progress)
 
     async def _who(self, caller: Caller, _: tools.Who, __: Progress) -> dict[str, Any]:
         agents = await self.room.agents()
@@ -440,6 +437,8 @@ class MailCalls:
     def _return_received(self, result: Any) -> None:
         if isinstance(result, aio.Received) and result.settled is None:
             self.give_back(result.ticket.agent, [result.message])
+        elif isinstance(result, aio.HeldTask):
+            self._tasks.give_back(result)
 
     def afterwards(self, job: asyncio.Future[T], undo: Callable[[T], None]) -> None:
         """The job's caller has left: when the job is done, undo its result."""
@@ -470,16 +469,16 @@ def enough_of(given: tools.Ask) -> int | str:
     return int(given.enough) if given.enough.isdecimal() else given.enough
 
 
-def payload_of(given: Any) -> dict[str, Any]:
-    """The payload of a message: the text, and the other fields beside it."""
+def payload_of(given: tools.SendCall | tools.Ask | tools.Reply) -> dict[str, Any]:
+    """The content of a message: its text, with the fields of `data` beside it. Raises InvalidMessage; nothing is lost."""
+    if given.body is UNSET and given.data is UNSET:
+        raise InvalidMessage("body", "say something, here or in data")
     data: dict[str, Any] = {} if given.data is UNSET else dict(given.data)
-    return {"text": given.body, **data} if given.body or not data else data
-
-
-def _title_of(text: str) -> tuple[str, dict[str, Any] | None]:
-    """A task's title is one short line; what is longer goes with it."""
-    line = visible(text.partition("\n")[0])[:_MAX_TITLE]
-    return line, None if line == text else {"text": text}
+    if given.body is UNSET or (given.body == "" and data):
+        return data
+    if data.get("text", given.body) != given.body:
+        raise InvalidMessage("data.text", "is where body is kept: leave one of the two out")
+    return {"text": given.body, **data}
 
 
 def before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | None) -> tuple[bool, Message | None]:
@@ -504,10 +503,6 @@ def _claim_now(
     presence.keep(room.gateway, held)
     want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)
     return held, [delivery.message for delivery in room.gateway.claim(want).deliveries]
-
-
-def _waiting(room: Room, agent: str) -> int:
-    return sum(box.depth for box in room.mailboxes() if box.to_agent == agent)
 
 
 def _noting(ids: list[str], agent: str, event: str, detail: str) -> Callable[[Room], None]:

@@ -40,7 +40,8 @@ from postroom.room import Room
 from postroom.stores.contract import topic_cells, topic_to
 
 from . import shown, tools
-from .calls import DOOR, Caller, MailCalls, ToolFailed
+from .caller import DOOR, Caller
+from .calls import MailCalls, ToolFailed
 from .connections import Connections
 from .frames import FrameFault, fault_of
 from .guard import App, McpGuard, Receive, Scope, Send

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
+from postroom.board.reservations import Reserved
 from postroom.board.task import Task
 from postroom.core import untrusted
 from postroom.core.message import Message, readable
@@ -95,28 +98,81 @@ def error(error: PostroomError) -> str:
     return untrusted.visible(text, keep="\n")
 
 
-def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
-    """Tasks, with all texts about them behind one fence."""
+def tasks(found: Iterable[Task], limit: int = 1, offset: int = 0) -> dict[str, Any]:
+    """Tasks, from the one at `offset` on, with all texts about them behind one fence; `more` is where to go on from."""
     listed = list(found)
     shown, lines = [], []
-    for task in listed[:limit]:
-        entry: dict[str, Any] = {"id": name_of(task.id), "state": task.state}
-        if task.owner:
-            entry["owner"] = name_of(task.owner)
-        if task.unmet:
-            entry["unmet"] = [name_of(id) for id in task.unmet[:MAX_UNMET]]
-        if len(task.unmet) > MAX_UNMET:
-            entry["unmet_more"] = len(task.unmet) - MAX_UNMET
-        shown.append(entry)
-        odd = _odd(owner=task.owner or "-", **{f"waits for {n}": id for n, id in enumerate(task.unmet[:MAX_UNMET])})
+    for task in listed[offset : offset + limit]:
+        shown.append(_entry(task))
+        odd = _odd_names(task, task.unmet)
         facts = "; ".join(f"{what} {untrusted.quoted(name, MAX_QUOTED)}" for what, name in odd.items())
-        payload = _cut(readable(task.payload), 200) if task.payload else ""
-        said = _cut(" · ".join(part for part in (task.title, payload, task.why) if part), MAX_REASON)
+        said = _cut(" · ".join(text for _, text in _texts(task)), MAX_REASON)
         if said or facts or not untrusted.is_plain(task.id):
             lines.append(f"{untrusted.quoted(task.id, MAX_QUOTED)}{f' ({facts})' if facts else ''}: {said}")
-    if len(listed) > limit:
-        lines.append(f"({len(listed) - limit} more tasks)")
-    return {"tasks": shown} | _in_words(lines)
+    end = offset + len(shown)
+    return {"tasks": shown} | _in_words(lines) | ({"more": end} if end < len(listed) else {})
+
+
+def whole_task(task: Task, offset: int = 0) -> dict[str, Any]:
+    """One task with its texts, from `offset` on, each behind a fence of its own; `more` is where to go on from."""
+    words, texts = Words(), _texts(task)
+    entry = _entry(task)
+    if task.after:
+        entry["after"] = [name_of(id) for id in task.after]
+    start, left = offset, MAX_PART
+    for name, text in texts:
+        part = text[start : start + left]
+        if part:
+            entry[name] = words.fenced(part, None, _odd_names(task, task.after))
+        start, left = max(0, start - len(text)), left - len(part)
+    end = offset + MAX_PART - left
+    return {"tasks": [entry]} | ({"more": end} if end < sum(len(text) for _, text in texts) else {})
+
+
+def _entry(task: Task) -> dict[str, Any]:
+    """What is known of a task, without anybody's words."""
+    entry: dict[str, Any] = {"id": name_of(task.id), "state": task.state}
+    if task.owner:
+        entry["owner"] = name_of(task.owner)
+    if task.lease_until:
+        entry["until"] = task.lease_until
+    if task.unmet:
+        entry["unmet"] = [name_of(id) for id in task.unmet[:MAX_UNMET]]
+    if len(task.unmet) > MAX_UNMET:
+        entry["unmet_more"] = len(task.unmet) - MAX_UNMET
+    return entry
+
+
+def _odd_names(task: Task, others: Iterable[str]) -> dict[str, str]:
+    """Those names of a task, and of the tasks that it waits for, that must stand inside of the fence."""
+    return _odd(owner=task.owner or "-", **{f"waits for {n}": id for n, id in enumerate(list(others)[:MAX_UNMET])})
+
+
+def _texts(task: Task) -> list[tuple[str, str]]:
+    """What was said of a task: what is to be done, why it stands where it does, its result."""
+    more = readable(task.payload) if task.payload else ""
+    text = more if more.startswith(task.title) else " · ".join(part for part in (task.title, more) if part)
+    result = "" if task.result is None else _as_text(task.result)
+    return [(name, said) for name, said in (("text", text), ("why", task.why), ("result", result)) if said]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return readable(value) if isinstance(value, dict) else msgspec.json.encode(value).decode()
+
+
+def reserved(found: Iterable[Reserved], limit: int) -> dict[str, str]:
+    """Which files agents have reserved, one line for each reservation, behind a fence."""
+    listed = list(found)
+    lines = [
+        f"{untrusted.quoted(each.agent, MAX_QUOTED)} until {each.until}{'' if each.exclusive else ' (shared)'}: "
+        + _cut(", ".join(untrusted.quoted(glob, MAX_QUOTED) for glob in each.globs), MAX_REASON)
+        + (f" · {untrusted.visible(_cut(each.why, MAX_REASON))}" if each.why else "")
+        for each in listed[:limit]
+    ]
+    lines += [f"({len(listed) - limit} more)"] if len(listed) > limit else []
+    return {"reserved": Words().fenced("\n".join(lines), None)} if lines else {}
 
 
 def _cut(text: str, most: int) -> str:
