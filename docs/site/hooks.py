@@ -21,8 +21,8 @@ HOME = "index"
 SECTIONS = {
     "Tutorial": ["guide"],
     "How-to guides": [
-        "install", "cli", "agents", "conversations", "schedules", "limits", "board", "sessions", "pool", "inference", "files",
-        "communications", "language", "checking", "search", "keeping", "web", "operations", "from",
+        "install", "cli", "agents", "conversations", "people", "schedules", "limits", "board", "sessions", "pool", "inference",
+        "files", "communications", "language", "checking", "search", "keeping", "web", "operations", "from",
     ],
     "Concepts": [
         "guarantees", "proof", "security", "compare", "glossary", "architecture", "design", "platforms", "dependencies",

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .mail.agent import Agent
     from .mail.answers import Answers
     from .mail.groups import Groups
+    from .mail.people import People, PersonAnswer, PersonQuestion
     from .mail.presence import AgentInfo
     from .mail.receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .mail.received import Received
@@ -74,6 +75,7 @@ __version__ = "0.1.0"
 __all__ = [  # noqa: RUF022  grouped for readers
     # rooms and those in them
     "open", "Room", "Agent", "Message", "MessageWithLedger", "Received", "Answers", "Groups", "Config", "ManualClock", "aio",
+    "People", "PersonQuestion", "PersonAnswer",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "Schedule", "State",
     # mailboxes by name, and workers that fail together
@@ -90,7 +92,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "MailboxFull", "IdentityRefused", "UnknownMessage", "UnknownGroup",
     "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked", "LateAck",
-    "AskFailed", "PeerGone", "Refused", "NotAnswered", "Withdrawn", "AskTimeout", "NotNeeded",
+    "AskFailed", "PeerGone", "Refused", "NotAnswered", "Withdrawn", "AskTimeout", "NotNeeded", "QuestionClosed",
     "CircuitOpen",
     "ModelError", "ModelMissing", "ModelTimeout",
     "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",
@@ -106,6 +108,7 @@ _HOMES: Final = {
     "mail.agent": ("Agent",),
     "mail.answers": ("Answers",),
     "mail.groups": ("Groups",),
+    "mail.people": ("People", "PersonAnswer", "PersonQuestion"),
     "mail.received": ("Received",),
     "core.config": ("Config",),
     "core.clock": ("ManualClock",),

@@ -23,6 +23,7 @@ PostroomError
 │   ├── Withdrawn                    the asker took the question back, or replaced it
 │   ├── AskTimeout (TimeoutError)    no answer in time
 │   └── NotNeeded                    one of several that were asked; enough others had answered
+├── QuestionClosed                   you: a question to a person was answered already, withdrawn, or is over
 ├── CircuitOpen                      a circuit breaker is open: the call was not made
 ├── ModelError                       a language model did not do what was asked
 │   ├── ModelMissing                 there is none: not set, or its program or server is not there; says how to set one
@@ -252,6 +253,16 @@ class AskTimeout(AskFailed, TimeoutError):
 
 class NotNeeded(AskFailed):
     """One of several agents that were asked had not answered when enough others had, or when the asker stopped waiting."""
+
+
+class QuestionClosed(PostroomError):
+    """A question to a person was answered already, withdrawn, or is over. `id` is the question's; nothing was changed."""
+
+    quotes_others = True
+
+    def __init__(self, message: str, id: str) -> None:
+        self.id = id
+        super().__init__(message)
 
 
 class CircuitOpen(PostroomError):

@@ -62,6 +62,7 @@ from .mail import (
     tokens,
 )  # fmt: skip
 from .mail import groups as agent_groups
+from .mail import people as asked_people
 from .mail import schedule as timetable
 from .stores import open_store
 
@@ -163,6 +164,11 @@ class Room(RoomView):
     def groups(self) -> agent_groups.Groups:
         """The room's groups of agents."""
         return self._part(agent_groups.Groups)
+
+    @property
+    def people(self) -> asked_people.People:
+        """Questions to people, which wait without a process."""
+        return self._part(asked_people.People)
 
     def reserve(
         self,

@@ -385,6 +385,10 @@ PAGES = (
         ("postroom.Agent|ask ask_many", "postroom.Answers", "postroom.Groups"),
     ),
     Page(
+        "people", "Questions to people", "[Ask a person](../people.md) shows how to use them.",
+        ("postroom.People", "postroom.PersonQuestion", "postroom.PersonAnswer"),
+    ),
+    Page(
         "receiving", "Receiving", "How an agent gets messages.", ("postroom.Agent|receive poll claimed listen serve",),
     ),
     Page(

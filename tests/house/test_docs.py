@@ -160,6 +160,7 @@ RUN_HERE = {
     "index.md": 1,
     "guide.md": 8,
     "conversations.md": 4,
+    "people.md": 1,
     "search.md": 1,
     "keeping.md": 2,
     "schedules.md": 2,

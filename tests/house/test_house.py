@@ -33,21 +33,21 @@ MAX_CLASS_CODE_LINES = 450
 
 #: The names that programs lean on. Adding is free; taking away or renaming breaks somebody.
 PUBLIC_NAMES = """
-    open Room Agent Received Answers Groups Message Receipt Schedule
+    open Room Agent Received Answers Groups People PersonQuestion PersonAnswer Message Receipt Schedule
     Session Mailroom Mailbox worker SessionFailed Deadlock SessionEnded UnknownSession NotStartable
     Board Task HeldTask Reservation patterns
     CommunicationSystem TokenBucket CircuitBreaker CircuitState
     PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage UnknownGroup NoMail ReceiveTimeout NotAcked
     LateAck
     UnknownTask DependencyCycle WrongDirection ReservationConflict
-    AskFailed PeerGone Refused NotAnswered Withdrawn AskTimeout NotNeeded CircuitOpen
+    AskFailed PeerGone Refused NotAnswered Withdrawn AskTimeout NotNeeded QuestionClosed CircuitOpen
     Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
     WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
     RequestDropped QueueFull WorkerStopped PoolFailed
     RoomError RoomNotFound RoomNotAllowed RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable RoomGone RoomMoved OutcomeUnknown
 """.split()
 
-ROOM_NAMES = "agent groups session board reserve receipt thread peek search events watch replay dead_letters requeue redact unredact redactions retention stats agents attach close".split()
+ROOM_NAMES = "agent groups people session board reserve receipt thread peek search events watch replay dead_letters requeue redact unredact redactions retention stats agents attach close".split()
 AGENT_NAMES = "send withdraw publish subscribe unsubscribe receive poll listen ask ask_many serve heartbeat".split()
 SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
 RECEIVED_NAMES = "ack retry dead extend reply refuse".split()
@@ -143,7 +143,7 @@ def test_the_rule_about_classes_counts_their_own_methods_and_lines_of_code_alone
 
 
 #: Class names that stand for two things, each meant: the twins of `postroom.aio`, and words that two parts both need.
-MAX_NAMES_TWICE = 12
+MAX_NAMES_TWICE = 13
 
 
 def test_few_class_names_stand_for_two_things() -> None:

@@ -30,7 +30,7 @@ from postroom.core.config import GRACE_S, Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft
 from postroom.errors import AskFailed, PostroomError, RoomClosed
-from postroom.mail import agent, groups, received
+from postroom.mail import agent, groups, people, received
 from postroom.mail import answers as mail_answers
 from postroom.mail.gateway import Gateway, Pause, Series, Steps
 from postroom.mail.received import Envelope
@@ -42,7 +42,7 @@ from .bridge import Course, WorkerThread
 from .methods import Mirror, Stream, as_it_is, giving, if_any, in_steps, in_stream, in_thread, of_what_is_held
 from .serving import Handler, Serving
 
-__all__ = ["Agent", "Answers", "Board", "Groups", "HeldTask", "Received", "Reservation", "Room", "open"]
+__all__ = ["Agent", "Answers", "Board", "Groups", "HeldTask", "People", "Received", "Reservation", "Room", "open"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -312,6 +312,16 @@ class Groups(Mirror[groups.Groups]):
     expand = in_thread(groups.Groups.expand)
 
 
+class People(Mirror[people.People]):
+    """Questions to people; see `postroom.People`."""
+
+    ask = in_thread(people.People.ask)
+    look = in_thread(people.People.look)
+    wait = in_steps(people.People.wait)
+    open = in_thread(people.People.open)
+    answer = in_thread(people.People.answer)
+
+
 class Room(Mirror[room.Room]):
     """An open room in one event loop; see `postroom.Room`."""
 
@@ -357,6 +367,11 @@ class Room(Mirror[room.Room]):
     def groups(self) -> Groups:
         """The room's groups of agents; see `postroom.Groups`."""
         return Groups(self._worker, self._sync.groups)
+
+    @property
+    def people(self) -> People:
+        """Questions to people; see `postroom.People`."""
+        return People(self._worker, self._sync.people)
 
     @property
     def board(self) -> Board:

@@ -14,6 +14,7 @@ __getattr__ = deferring(
     "handles",
     "history",
     "limiting",
+    "people",
     "questions",
     "rate_limit",
     "reasons",
@@ -25,6 +26,7 @@ __getattr__ = deferring(
     "schedule",
     "searching",
     "serving",
+    "signing",
     "threads",
     "tokens",
 )

@@ -19,7 +19,7 @@ from postroom.core.config import ARTIFACTS, HEARTBEAT_S
 from postroom.stores.cells import DELETE, update
 from postroom.stores.contract import LIMITS, RETENTION
 
-from . import attachments, limiting, presence, retaining
+from . import attachments, limiting, people, presence, retaining
 from .gateway import Gateway
 from .leases import SHORT_LEASE_S
 
@@ -32,6 +32,8 @@ CHANNELS_S: Final = 60.0
 AGENTS_S: Final = 60.0
 #: A round looks after the cells of so many agents of this process, in turn; one heartbeat serves all of them.
 AGENTS_A_ROUND: Final = 10
+#: Questions to people are looked over so often, and when the next deadline passes that is known then.
+QUESTIONS_S: Final = 60.0
 #: Attached files are looked over so often, all processes together, and so many pages of messages in a round.
 FILES_CELL: Final = "attachments"
 FILES_S: Final = 6 * 3600.0
@@ -46,6 +48,7 @@ class Upkeep:
         self._files = FileKeeping(gateway, folder)
         self._next_channels_ns = 0
         self._next_agents_ns = 0
+        self._next_questions_ns = 0
         self._names: dict[str, None] = {}
         #: Of these, the agents that live elsewhere and hold their claims themselves.
         self._connected: dict[str, None] = {}
@@ -96,6 +99,7 @@ class Upkeep:
             self._gateway.sweep()
             self._files.round()
             self._keep_channels_short()
+            self._tend_questions()
 
     def _keep_channels_short(self) -> None:
         """Apply the limits of channels, now and then: in a room without any, this reads one cell."""
@@ -106,6 +110,14 @@ class Upkeep:
                 retaining.apply(self._gateway.store)
             if self._gateway.store.cell_read(LIMITS) is not None:
                 limiting.forget_full_buckets(self._gateway.store)
+
+    def _tend_questions(self) -> None:
+        """Give questions to people their defaults when their deadlines have passed: where there are none, one look."""
+        now_ns = self._gateway.clock.steady_ns()
+        if now_ns >= self._next_questions_ns:
+            left_s = people.tend(self._gateway)
+            in_s = QUESTIONS_S if left_s is None else min(QUESTIONS_S, left_s)
+            self._next_questions_ns = now_ns + round(in_s * 1_000_000_000)
 
     def _beat(self) -> None:
         """One heartbeat for all agents of this process; the cells of a few of them are looked at, a few in each round.

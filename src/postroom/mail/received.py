@@ -14,7 +14,7 @@ from weakref import ref
 from postroom.core.backoff import backoff_s
 from postroom.core.message import MAX_SPAN_S, Draft, Message, MessageWithLedger, check, check_name, check_span
 from postroom.core.states import NOTES, WITHDRAWABLE, State
-from postroom.errors import Fault, InvalidMessage, LateAck, PostroomError, TooManyHops, raise_faults
+from postroom.errors import Fault, IdentityRefused, InvalidMessage, LateAck, PostroomError, TooManyHops, raise_faults
 from postroom.stores.contract import Delivery, Query, Settled, Ticket, Want
 
 from .gateway import Gateway
@@ -38,6 +38,10 @@ class Settlement(NamedTuple):
 ACKED: Final = Settlement("acked")
 #: What only the holder of a message makes of it.
 _SAID: Final = (State.ACKED, State.ANSWERED, State.REFUSED)
+#: An answer, in a store's words.
+_WORDS: Final = ("answered", "refused")
+#: The type of questions to people, which are answered through `people` alone.
+QUESTION: Final = "question.person"
 #: Chain id, hop count and trace of a message that no other one caused.
 NO_CAUSE: Final[tuple[str | None, int, str | None]] = (None, 0, None)
 
@@ -208,6 +212,11 @@ class Received(Envelope):
 
     def conclude(self, verdict: Settlement, claim_next: Want | None = None) -> Settled:
         """Settle it, and claim the next one in the same step. One that was settled here before is left alone."""
+        if verdict.outcome in _WORDS and self.type == QUESTION:
+            raise IdentityRefused(
+                "a question to a person is answered by a person: `postroom reply` with a person's token, "
+                "the page, or `room.people.answer`"
+            )
         if self.settled is not None:
             claimed = None if claim_next is None else self._gateway.claim(claim_next)
             return Settled(held=False, state=None, ids=[], claimed=claimed)

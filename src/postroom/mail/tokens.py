@@ -5,6 +5,9 @@ first part, so that a token is found without trying all:
 
     {"agent": "bob", "human": False, "hash": "…", "made_ms": …, "revoked_ms": None}
 
+That of a person has a "key" too: the public key of what the token signs (`signing.py`), by which a person's answers are
+told from what any program of the room could have written.
+
 A room that ever had a token has tokens, until a person switches them off: revoking one after the other must not let
 everybody in again. Tokens fail closed: a caller that shows none may do less than an agent with one, and only a person's
 token makes, revokes and administers. So that a room cannot lock everybody out, its first token is a person's, and the
@@ -22,6 +25,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import iso
@@ -30,7 +34,7 @@ from postroom.errors import IdentityRefused, RoomBusy
 from postroom.stores.cells import update
 from postroom.stores.contract import Cell
 
-from . import presence
+from . import presence, signing
 from .gateway import Gateway
 from .received import check_names
 
@@ -144,6 +148,8 @@ def _new_token(gateway: Gateway, agent: str, *, human: bool) -> str:
             "made_ms": gateway.clock.wall_ms(),
             "revoked_ms": None,
         }
+        if human:
+            value["key"] = signing.public_key(_seed_of(secret)).hex()
         if gateway.store.cell_write(TOKEN_CELLS + id, value, expect=0) is not None:
             return f"{_HEAD}_{id}_{secret}"
     raise RoomBusy("no free number for a token was found; try again")
@@ -172,11 +178,12 @@ def revoke_tokens(gateway: Gateway, agent: str, *, token_id: str | None = None) 
 def forget_tokens(gateway: Gateway, agent: str) -> int:
     """Take an agent's tokens back and forget them. Returns how many still counted. Raises as `revoke_tokens` does.
 
-    The last token of a room stays, revoked: a room that has tokens does not open by itself.
+    The last token of a room stays, revoked: a room that has tokens does not open by itself. So do those of a person,
+    by which the person's answers are known (`people.py`).
     """
     revoked = revoke_tokens(gateway, agent)
     cells = gateway.store.cell_scan(TOKEN_CELLS)
-    mine = [cell for cell in cells if cell.value["agent"] == agent]
+    mine = [cell for cell in cells if cell.value["agent"] == agent and not cell.value["human"]]
     for cell in mine if len(mine) < len(cells) else mine[1:]:
         gateway.store.cell_write(cell.name, None)
     return revoked
@@ -186,7 +193,7 @@ def rename_tokens(gateway: Gateway, old: str, new: str) -> int:
     """Let the tokens of an agent prove another name from now on. Returns how many."""
     mine = [cell for cell in gateway.open_store.cell_scan(TOKEN_CELLS) if cell.value["agent"] == old]
     for cell in mine:
-        gateway.store.cell_write(cell.name, cell.value | {"agent": new})
+        gateway.store.cell_write(cell.name, cell.value | {"agent": new, "was": [*cell.value.get("was", ()), old]})
     return len(mine)
 
 
@@ -294,6 +301,53 @@ def credential_of(gateway: Gateway, token: str) -> Credential:
     return Credential(cell.value["agent"], cell.value["human"], id)
 
 
+def is_persons(gateway: Gateway, agent: str) -> bool:
+    """Whether that name is a person's: it has a token of a person that still counts."""
+    return any(cell.value["agent"] == agent and _is_persons(cell) for cell in gateway.store.cell_scan(TOKEN_CELLS))
+
+
+def sign(gateway: Gateway, token: str, text: bytes) -> str:
+    """Sign a text by a person's token, which `credential_of` has accepted.
+
+    After: `signer_of` knows the signature. A token that was made before tokens could sign has its public key in its cell
+    from now on.
+    """
+    id, _, secret = token.strip().removeprefix(f"{_HEAD}_").partition("_")
+    seed = _seed_of(secret)
+    key = signing.public_key(seed).hex()
+    update(
+        gateway.store,
+        TOKEN_CELLS + id,
+        lambda value: None if value is None or value.get("key") == key else value | {"key": key},
+    )
+    return signing.sign(seed, text).hex()
+
+
+class Signer(NamedTuple):
+    """The token that signed a text: the names of its person, first the present one, and when it was revoked."""
+
+    names: tuple[str, ...]
+    revoked_ms: int | None
+
+
+def signer_of(gateway: Gateway, token_id: str, text: bytes, signature: str) -> Signer | None:
+    """The person whose token has signed exactly this text; None when no person's token of that id has."""
+    cell = gateway.store.cell_read(TOKEN_CELLS + token_id)
+    if cell is None or not cell.value["human"] or "key" not in cell.value:
+        return None
+    try:
+        signed = _verifies(cell.value["key"], text, signature)
+    except ValueError:  # no hexadecimal digits
+        return None
+    return Signer((cell.value["agent"], *cell.value.get("was", ())), cell.value["revoked_ms"]) if signed else None
+
+
+@lru_cache(maxsize=1024)
+def _verifies(key: str, text: bytes, signature: str) -> bool:
+    """It takes milliseconds, and who waits for an answer looks again and again."""
+    return signing.verifies(bytes.fromhex(key), text, bytes.fromhex(signature))
+
+
 def token_in(environment: dict[str, str] | os._Environ[str]) -> str | None:
     """The token that the environment holds or names a file of; None when it has none."""
     token = environment.get(TOKEN_VARIABLE)
@@ -380,6 +434,11 @@ def refusals(gateway: Gateway) -> tuple[int, list[RefusedClaim]]:
         return 0, []
     newest = [RefusedClaim(iso(e["time_ms"]), e["door"], e["claimed"], e["real"]) for e in cell.value["newest"]]
     return cell.value["count"], newest
+
+
+def _seed_of(secret: str) -> bytes:
+    """What a token signs with. Its hash, which the room keeps, does not tell it."""
+    return hashlib.sha256(b"postroom signs: " + secret.encode("utf-8", "backslashreplace")).digest()
 
 
 def _hash_of(secret: str) -> str:
