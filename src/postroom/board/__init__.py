@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from postroom.core.system.startup import deferring
 
-#: Many rooms have neither tasks nor reserved files.
-__getattr__ = deferring(__name__, "board", "reservations")
+#: Many rooms have neither tasks nor reserved files, and one that has the one may not have the other.
+__getattr__ = deferring(__name__, "board", "recent_edits", "records", "reservations")

@@ -20,7 +20,7 @@ from postroom.mail.received import check_seconds
 from postroom.stores.cells import update
 
 from . import globs as patterns
-from .records import Book
+from . import records
 from .task import CLAIMED, lease_fields, lease_left_s
 
 CELL: Final = "reservations"
@@ -103,7 +103,7 @@ class Reservations:
         def change(before: Value | None) -> Value:
             nonlocal id
             whole = _whole(before)
-            living = self._living(whole)
+            living = _living(self._gateway, whole)
             self._check_free(value, living)
             if len(living) >= MAX_RESERVATIONS:
                 raise InvalidMessage("globs", f"{MAX_RESERVATIONS} reservations exist already; release some")
@@ -130,24 +130,12 @@ class Reservations:
 
     def _whose(self, value: Value) -> str:
         kind = "" if value["exclusive"] else "shared "
-        return f"{kind}reserved by {value['agent']} until {iso(value['lease'])} ({self._working_on(value)})"
-
-    def _working_on(self, value: Value) -> str:
-        """What the holder works on: what it said, else the task it holds, else what its heartbeat says."""
-        if value["why"]:
-            return str(value["why"])
-        held = [each.value for each in Book(self._gateway).all().values() if each.value["owner"] == value["agent"]]
-        tasks = [f"{task['id']} {task['title']}".strip() for task in held if task["state"] == CLAIMED]
-        if tasks:
-            return f"working on {', '.join(tasks)}"
-        seen = presence.look(self._gateway, value["agent"])
-        task = seen["current_task"] if seen is not None else None
-        return f"working on {task}" if task else "it did not say what for"
+        work = working_on(self._gateway, value)
+        return f"{kind}reserved by {value['agent']} until {iso(value['lease'])} ({work})"
 
     def in_the_way(self, paths: Iterable[str], agent: str | None) -> dict[str, str]:
         """Those of these files that another agent has reserved for itself alone, each with whose they are."""
-        living = self._read().values()
-        others = [value for value in living if value["exclusive"] and value["agent"] != agent]
+        others = exclusive_of_others(self._gateway, agent)
         found: dict[str, str] = {}
         for path in paths:
             for value in others:
@@ -168,7 +156,7 @@ class Reservations:
                 until=iso(value["lease"]),
                 since=iso(value["since"]),
             )
-            for id, value in self._read().items()
+            for id, value in _read(self._gateway).items()
         ]
 
     def release(self, ids: Iterable[str], agent: str) -> list[str]:
@@ -213,25 +201,12 @@ class Reservations:
 
         def whole(value: Value | None) -> Value | None:
             nonlocal before
-            before = self._living(_whole(value))
+            before = _living(self._gateway, _whole(value))
             after = change(before)
             return None if after == before else {**_whole(value), "held": after}
 
         update(self._gateway.open_store, CELL, whole)
         return before
-
-    def _read(self) -> dict[str, Value]:
-        cell = self._gateway.open_store.cell_read(CELL)
-        return self._living(_whole(None if cell is None else cell.value))
-
-    def _living(self, whole: Value) -> dict[str, Value]:
-        return {id: value for id, value in whole["held"].items() if self._lives(value)}
-
-    def _lives(self, value: Value) -> bool:
-        left_s = lease_left_s(self._gateway.clock, value)
-        process = value["process"]
-        gone = process is not None and self._gateway.store.process_alive(process) is False
-        return (left_s is None or left_s > 0) and not gone
 
     def _let_go(self) -> None:
         """The room closes: what ends with this process ends now."""
@@ -239,6 +214,40 @@ class Reservations:
         if mine:
             with suppress(PostroomError):
                 self._change(lambda living: {id: value for id, value in living.items() if id not in mine})
+
+
+def exclusive_of_others(gateway: Gateway, agent: str | None) -> list[Value]:
+    """What other agents have reserved for themselves alone at this moment, the oldest first."""
+    return [value for value in _read(gateway).values() if value["exclusive"] and value["agent"] != agent]
+
+
+def working_on(gateway: Gateway, value: Value) -> str:
+    """What the holder works on: what it said, else the task it holds, else what its heartbeat says."""
+    if value["why"]:
+        return str(value["why"])
+    held = [each.value for each in records.Book(gateway).all().values() if each.value["owner"] == value["agent"]]
+    tasks = [f"{task['id']} {task['title']}".strip() for task in held if task["state"] == CLAIMED]
+    if tasks:
+        return f"working on {', '.join(tasks)}"
+    seen = presence.look(gateway, value["agent"])
+    task = seen["current_task"] if seen is not None else None
+    return f"working on {task}" if task else "it did not say what for"
+
+
+def _read(gateway: Gateway) -> dict[str, Value]:
+    cell = gateway.open_store.cell_read(CELL)
+    return _living(gateway, _whole(None if cell is None else cell.value))
+
+
+def _living(gateway: Gateway, whole: Value) -> dict[str, Value]:
+    return {id: value for id, value in whole["held"].items() if _lives(gateway, value)}
+
+
+def _lives(gateway: Gateway, value: Value) -> bool:
+    left_s = lease_left_s(gateway.clock, value)
+    process = value["process"]
+    gone = process is not None and gateway.store.process_alive(process) is False
+    return (left_s is None or left_s > 0) and not gone
 
 
 def _whole(value: Value | None) -> Value:

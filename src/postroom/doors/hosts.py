@@ -21,11 +21,12 @@ class Host(NamedTuple):
     is_parent: bool = False
 
 
-START, PROMPT, TOOL, STOP, WAKE, END = "start", "prompt", "tool", "stop", "wake", "end"
+START, PROMPT, EDIT, TOOL, STOP, WAKE, END = "start", "prompt", "edit", "tool", "stop", "wake", "end"
 
 _CLAUDE_EVENTS: Final = {
     "SessionStart": START,
     "UserPromptSubmit": PROMPT,
+    "PreToolUse": EDIT,
     "PostToolUse": TOOL,
     "PostToolBatch": TOOL,
     "Stop": STOP,
@@ -36,12 +37,13 @@ _CLAUDE_EVENTS: Final = {
 _GEMINI_EVENTS: Final = {
     "SessionStart": START,
     "BeforeAgent": PROMPT,
+    "BeforeTool": EDIT,
     "AfterTool": TOOL,
     "AfterAgent": STOP,
     "SessionEnd": END,
 }
 #: The words of our own plugin.
-_OUR_EVENTS: Final = {word: word for word in (START, PROMPT, TOOL, STOP, WAKE, END)}
+_OUR_EVENTS: Final = {word: word for word in (START, PROMPT, EDIT, TOOL, STOP, WAKE, END)}
 
 HOSTS: Final = {
     host.name: host

@@ -11,7 +11,9 @@ from typing import Final
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
+from postroom.core.checkout import top_of
 from postroom.core.untrusted import wrap
+from postroom.doors import edits
 from postroom.errors import PostroomError
 
 from . import guard
@@ -103,7 +105,7 @@ def _check(call: Invocation) -> int:
 
 def unreserve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("globs", metavar="GLOB", nargs="*", help="the files, as they were reserved")
-    options.flag(parser, "--all", "everything you have reserved")
+    options.flag(parser, "--all", "everything you have reserved, and the files you have edited")
     options.flag(parser, "--guard", "remove the git hook")
 
 
@@ -114,6 +116,8 @@ def unreserve(call: Invocation) -> int:
     if args.guard:
         return _say_guard(call, *guard.remove(Path.cwd()))
     dropped = call.room.unreserve(call.name, None if args.all else from_top(args.globs, Path.cwd()))
+    if args.all:
+        edits.ended(call.room.gateway, call.name)
     code = call.tell({"agent": call.name, "globs": dropped}, *(f"released: {glob}" for glob in dropped))
     if not dropped and not args.all:
         missing = ", ".join(args.globs)
@@ -122,8 +126,8 @@ def unreserve(call: Invocation) -> int:
 
 
 def from_top(globs: list[str], here: Path) -> list[str]:
-    """Patterns as they are kept: from the top of the repository, also when written in a folder below it."""
-    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    """Patterns as they are kept: from the top of the checkout, also when written in a folder below it."""
+    top = Path(top_of(str(here)) or here)
     return [os.path.relpath(os.path.join(here, glob), top) if _is_below(here, glob, top) else glob for glob in globs]
 
 

@@ -6,6 +6,7 @@ standard input, its answer one JSON object, or, to wake a session, exit status 2
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 from collections.abc import Mapping
@@ -18,17 +19,19 @@ from postroom.core import trust
 from postroom.core.clock import SYSTEM
 from postroom.core.config import RoomUrl, make_config, parse_url, room_folder
 from postroom.core.system.process import process_name
-from postroom.doors import hosts, session_binding
-from postroom.doors.hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
+from postroom.doors import edits, hosts, session_binding
+from postroom.doors.hosts import EDIT, END, PROMPT, START, STOP, TOOL, WAKE, Host
 from postroom.errors import PostroomError, RoomNotAllowed
 from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.stores import open_store
 
-from . import codex_terminals
+from . import codex_terminals, tool_edits
 
 #: Exit status by which a hook of Claude Code wakes an idle session; what it wrote to standard error is told the model.
 WAKE_UP: Final = 2
+#: A look before an edit takes at most so long: then the edit goes ahead, whatever the room is busy with.
+EDIT_PATIENCE_S: Final = 3.0
 READ_WITH: Final = "Read it with the postroom inbox tool (or `postroom receive --as {name}`), then ack."
 
 
@@ -42,9 +45,25 @@ def main(words: list[str], stdin: bytes) -> int:
         event = None if host is None else host.events.get(str(given.get("hook_event_name")))
         if host is None or event is None:
             return 0
+        if event == EDIT:
+            if not tool_edits.written_by(given.get("tool_name"), given.get("tool_input")):
+                return 0
+            _bound_time(EDIT_PATIENCE_S)
         return _answer(host, event, given)
     except BaseException:  # noqa: BLE001  the host's work matters more than ours
         return 0
+
+
+def _bound_time(most_s: float) -> None:
+    """End this process after that long, silently and with 0. Nothing that is locked or busy can hold it up."""
+    never = _thread.allocate_lock()
+    never.acquire()
+
+    def end() -> None:
+        never.acquire(timeout=most_s)
+        os._exit(0)
+
+    _thread.start_new_thread(end, ())
 
 
 def _answer(host: Host, event: str, given: Mapping[str, Any]) -> int:
@@ -102,16 +121,23 @@ class Visit:
         name = session_binding.bind(self._gateway, caller, proved_name(self._gateway, environment))
         if self._event == END and self._given.get("reason") not in ("clear", "resume"):
             session_binding.leave(self._gateway, caller, name)
+            edits.ended(self._gateway, name)
             presence.stop(self._gateway, name)
             return 0
         presence.enter(self._gateway, name, transient=True)  # whatever it is about, it is a sign of life
         if self._event == END:
             return 0
+        if self._event == EDIT:
+            return self._before_edit(name)
         if self._host.name == "codex":
             session_binding.busy(self._gateway, name, working=self._event in (PROMPT, TOOL))
+        told = ""
         if self._event == TOOL:
             self._note_shown(name)
-        return self._tell(name) if self._may_be_told() else 0
+            told = self._after_tool(name)
+        if not self._may_be_told():
+            return self._say(told) if told else 0
+        return self._tell(name, told)
 
     def _in_codex(self, caller: session_binding.HostSession) -> tuple[session_binding.HostSession, Mapping[str, str]]:
         place = codex_terminals.find(self._gateway, caller.session, self._event, self._given.get("cwd"))
@@ -122,11 +148,41 @@ class Visit:
         unheard = self._event == WAKE and self._host.name == "claude-code" and not self._is_woken()
         return not self._given.get("agent_id") and not unheard
 
-    def _tell(self, name: str) -> int:
+    def _before_edit(self, name: str) -> int:
+        """Refuse a write to a file that is another agent's. Silent where it may go ahead."""
+        paths = tool_edits.written_by(self._given.get("tool_name"), self._given.get("tool_input"))
+        verdict = edits.look(self._gateway, name, paths, cwd=self._folder(), mode=_mode())
+        if not verdict.refused:
+            return 0
+        if self._said == "PreToolUse":
+            denied = {"permissionDecision": "deny", "permissionDecisionReason": verdict.reason}
+            _write({"hookSpecificOutput": {"hookEventName": self._said, **denied}})
+        else:
+            _write({"decision": "deny", "reason": verdict.reason})
+        return 0
+
+    def _after_tool(self, name: str) -> str:
+        """What the agent is told of the files that its tool has written, or that its command may have."""
+        tool, given, answer = (self._given.get(field) for field in ("tool_name", "tool_input", "tool_response"))
+        if tool is None or (isinstance(answer, Mapping) and answer.get("error")):
+            return ""  # it has written nothing
+        if paths := tool_edits.written_by(tool, given):
+            return edits.touched(self._gateway, name, paths, cwd=self._folder(), mode=_mode())
+        if words := tool_edits.words_of(tool, given):
+            return edits.mentioned(self._gateway, name, words, cwd=self._folder(), mode=_mode())
+        return ""
+
+    def _folder(self) -> str:
+        """The folder that relative paths begin in."""
+        said = self._given.get("cwd")
+        return said if isinstance(said, str) and os.path.isdir(said) else os.getcwd()
+
+    def _tell(self, name: str, told: str) -> int:
         if self._event == STOP:
             return self._stop(name)
         # a session that is woken by its signal is told there, where it starts a turn at once
         text = "" if self._event == START and self._is_woken() else self._new_mail(name)
+        text = "\n".join(each for each in (told, text) if each)
         if self._event == START:
             return self._start(name, text)
         if not text:
@@ -186,6 +242,10 @@ class Visit:
         else:
             _write({"hookSpecificOutput": {"hookEventName": self._said, "additionalContext": text, **(more or {})}})
         return 0
+
+
+def _mode() -> str:
+    return edits.mode_of(os.environ.get(edits.VARIABLE))
 
 
 def _write(answer: Mapping[str, Any]) -> None:
