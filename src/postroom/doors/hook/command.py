@@ -129,7 +129,7 @@ class Visit:
             return 0
         if self._event == EDIT:
             return self._before_edit(name)
-        if self._host.name == "codex":
+        if self._host.is_queued:
             session_binding.busy(self._gateway, name, working=self._event in (PROMPT, TOOL))
         told = ""
         if self._event == TOOL:
@@ -209,7 +209,9 @@ class Visit:
         return self._say("\n".join(lines), more)
 
     def _is_woken(self) -> bool:
-        return self._host.name == "opencode" or (self._host.name == "claude-code" and _is_attended(os.environ))
+        return self._host.name in ("opencode", "qwen") or (
+            self._host.name == "claude-code" and _is_attended(os.environ)
+        )
 
     def _stop(self, name: str) -> int:
         """Hold the agent back once while unread mail waits."""
@@ -219,7 +221,7 @@ class Visit:
         if not waiting:
             return 0
         session_binding.tell(self._gateway, name, waiting, f"{self._host.name} {self._said}")
-        if self._host.name == "codex":
+        if self._host.is_queued:
             session_binding.busy(self._gateway, name, working=True)  # it goes on
         reason = session_binding.pointer(name, waiting, READ_WITH.format(name=name))
         _write({"decision": self._host.go_on, "reason": reason})

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from postroom import __version__
+from postroom.doors.hosts import HOSTS
 from postroom.errors import PostroomError
 
 from . import codex_settings, texts
@@ -92,16 +93,17 @@ class Wish(NamedTuple):
     def hook(self) -> str:
         """The hooks' command line, for a shell. It stays the same between releases: some programs ask to trust it."""
         named = f"POSTROOM_AGENT={shlex.quote(self.agent)} " if self.agent else ""
-        return f"{named}{shlex.join(self.program)} hook auto"
+        said = self.host if self.host in HOSTS and HOSTS[self.host].is_said else "auto"
+        return f"{named}{shlex.join(self.program)} hook {said}"
 
     @property
     def environment(self) -> dict[str, str]:
         """The environment in our server's entry. An editor starts it anywhere, and does not say which editor it is.
 
-        OpenCode says so with its first request, and its agent is present before that.
+        OpenCode and Qwen Code say so with their first request, and their agent is present before that.
         """
         told = {"POSTROOM_AGENT": self.agent} if self.agent else {}
-        if self.host in (*EDITORS, "opencode"):
+        if self.host in (*EDITORS, "opencode", "qwen"):
             told["POSTROOM_HOST"] = self.host
         if self.host in EXPANDING:
             told["POSTROOM_PROJECT"] = "${workspaceFolder}"
@@ -123,13 +125,14 @@ def steps_for(wish: Wish) -> list[Step]:
         "codex": _codex,
         "gemini": lambda wish: extension_files(wish, gemini_folder(wish)),
         "opencode": _opencode,
+        "qwen": _qwen,
         "cursor": _cursor,
         "vscode": _vscode,
         "windsurf": _windsurf,
         **dict.fromkeys(texts.SHELLS, _shell),
     }
     steps = makers[wish.host](wish)
-    if wish.host not in ("claude-code", "gemini", *texts.SHELLS):  # whose own folder has it, or has no agents
+    if wish.host not in ("claude-code", "gemini", "qwen", *texts.SHELLS):  # whose own folder has it, or has no agents
         steps.append(Own(wish.base / ".agents" / "skills" / "postroom" / "SKILL.md", texts.SKILL))
     return steps
 
@@ -167,26 +170,43 @@ def gemini_folder(wish: Wish) -> Path:
     return _folder(wish, "GEMINI_CLI_HOME", "") / ".gemini" / "extensions" / "postroom"
 
 
+def _qwen(wish: Wish) -> list[Step]:
+    """The user's extension has everything. Qwen Code has no extensions of a project: there is the server alone."""
+    if wish.scope == PROJECT:
+        return [JsonEntry(wish.project / ".qwen" / "settings.json", ("mcpServers", "postroom"), _patient(wish))]
+    return extension_files(wish, _folder(wish, "QWEN_HOME", ".qwen") / "extensions" / "postroom")
+
+
 def _codex(wish: Wish) -> list[Step]:
     wanted = codex_settings.Wanted([*wish.program, "mcp"], wish.agent, wish.hook, texts.CODEX_EVENTS)
     return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted)]
 
 
 def extension_files(wish: Wish, folder: Path) -> list[Step]:
-    """The extension of Gemini CLI."""
+    """The extension of Gemini CLI, and of Qwen Code, which grew from it."""
+    hooks = texts.gemini_hooks(wish.hook) if wish.host == "gemini" else texts.qwen_hooks(wish.hook)
     manifest = {
         "name": "postroom",
         "version": __version__,
         "description": texts.DESCRIPTION,
-        "mcpServers": {"postroom": wish.server() | {"timeout": 3_700_000}},
+        "mcpServers": {"postroom": _patient(wish)},
         "contextFileName": "POSTROOM.md",
     }
     return [
-        Own(folder / "gemini-extension.json", texts.pretty(manifest)),
-        Own(folder / "hooks" / "hooks.json", texts.pretty(texts.gemini_hooks(wish.hook))),
+        Own(folder / f"{wish.host}-extension.json", texts.pretty(manifest)),
+        Own(folder / "hooks" / "hooks.json", texts.pretty(hooks)),
         Own(folder / "skills" / "postroom" / "SKILL.md", texts.SKILL),
         Own(folder / "POSTROOM.md", texts.RULES),
     ]
+
+
+def _patient(wish: Wish) -> dict[str, Any]:
+    """The server's entry where a call may take an hour (in milliseconds): `ask` waits that long.
+
+    Qwen Code shows a model the tools of a server only when it searches for them, unless the entry says otherwise.
+    """
+    shown = {"alwaysLoadTools": True} if wish.host == "qwen" else {}
+    return wish.server() | {"timeout": 3_700_000} | shown
 
 
 def _opencode(wish: Wish) -> list[Step]:

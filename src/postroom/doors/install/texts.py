@@ -93,6 +93,11 @@ def gemini_hooks(command: str) -> dict[str, Any]:
     return {"hooks": {event: [{"matcher": "*", "hooks": [handler]}] for event in events}}
 
 
+def qwen_hooks(command: str) -> dict[str, Any]:
+    """The hooks of Qwen Code: the events of Claude Code, with times in seconds."""
+    return {"hooks": {event: [handler(command, timeout)] for event, timeout in CODEX_EVENTS.items()}}
+
+
 OPENCODE_PLUGIN: Final = """\
 // Written by `postroom install opencode`. Tells a session of new mail between its steps, and wakes it when it is idle.
 import { spawn } from "node:child_process"
