@@ -11,6 +11,7 @@ import pytest
 from tests.doors.served import http_server
 from tests.doors.test_tools import MAX_TOKENS, about_tokens, words_of_all
 
+from postroom.core.trust import allow_place
 from postroom.doors.install.texts import SKILL
 
 from . import programs
@@ -28,7 +29,9 @@ def node(world: World, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 def test_the_conformance_suite_passes_but_for_what_is_not_offered(world: World, revision: str) -> None:
     baseline = BASELINES / f"{revision}.yml"
-    with http_server(world.project / ".postroom", "--as", "bob", "--no-token") as http:
+    room = world.project / ".postroom"
+    allow_place(room, how="allowed")  # the server's home is that of the tests, and not the world's
+    with http_server(room, "--as", "bob", "--no-token") as http:
         url = f"http://127.0.0.1:{http.port}/mcp"
         code, said = node(
             world,
