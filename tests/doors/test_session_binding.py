@@ -10,7 +10,7 @@ import pytest
 from postroom.core.clock import ManualClock
 from postroom.core.config import parse_url
 from postroom.core.system.process import this_process
-from postroom.doors import session_binding
+from postroom.doors import hosts, session_binding
 from postroom.doors.session_binding import HostSession
 from postroom.room import Room
 
@@ -151,3 +151,33 @@ def test_a_notice_that_names_not_all_says_so(room: Room) -> None:
     assert many.endswith('"sender-4" and others. Read it. The first 5:')
     assert few.startswith("postroom: 5 new for claude from")
     assert few.endswith('"sender-4". Read it.')
+
+
+# Programs without a door of their own
+
+
+def stranger(name: str, process: str) -> HostSession:
+    return HostSession(f"client {name}", name, process=process, is_stranger=True)
+
+
+def test_a_strangers_program_is_numbered_and_takes_over_the_name_of_one_that_has_ended(room: Room) -> None:
+    gone = "elsewhere:999999:1".replace("elsewhere", this_process().split(":", maxsplit=1)[0])
+    names = [session_binding.bind(room.gateway, stranger("kimi", each)) for each in (gone, this_process())]
+    again = session_binding.bind(room.gateway, stranger("kimi", this_process()))
+
+    assert (names, again) == (["kimi", "kimi"], "kimi")
+    assert session_binding.bind(room.gateway, stranger("qwen", this_process())) == "qwen"
+
+
+def test_a_stranger_that_calls_itself_like_an_agent_that_is_here_does_not_get_its_name(room: Room) -> None:
+    room.agent("lead")
+    room.agent("ada").send("kimi", {"n": 1})
+
+    assert session_binding.bind(room.gateway, stranger("lead", this_process())) == "lead-2"
+    assert session_binding.bind(room.gateway, stranger("kimi", this_process())) == "kimi"  # its mail came before it
+
+
+def test_the_name_of_an_unknown_client_is_one_plain_word() -> None:
+    said = {"copilot-cli": "copilot-cli", "Kimi Code (2.1)": "kimi-code-2.1", "\x1b[2J$(rm)": "2j-rm", "é ./": None}
+    assert {client: hosts.agent_of(client) for client in said} == said
+    assert hosts.agent_of("x" * 500) == "x" * 32

@@ -7,6 +7,7 @@ import json
 import random
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,30 @@ def test_in_a_room_with_tokens_the_name_is_the_tokens(tmp_path: Path) -> None:
     assert who["structuredContent"]["you"] == "ada"
     assert (refused.returncode, out) == (1, "")
     assert "the token belongs to ada, which cannot act as bob" in err
+
+
+def test_clients_that_nobody_knows_are_named_by_what_they_call_themselves_and_numbered(tmp_path: Path) -> None:
+    def names(*clients: str) -> list[str]:
+        with ExitStack() as running:
+            found = []
+            for client in clients:
+                served = running.enter_context(stdio_server(tmp_path / "room"))
+                hello = {"name": client, "version": "1"}
+                who = envelope("tools/call", {"name": "who", "arguments": {}})
+                who["params"]["_meta"]["io.modelcontextprotocol/clientInfo"] = hello
+                served.send(json.dumps(who).encode())
+                found.append(served.answer_to(1)["result"])
+        return [
+            result["content"][0]["text"] if result["isError"] else result["structuredContent"]["you"]
+            for result in found
+        ]
+
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        assert names("copilot-cli", "copilot-cli", "Kimi Code") == ["copilot-cli", "copilot-cli-2", "kimi-code"]
+        room.agent("ada").send("copilot-cli", {"text": "hi"})
+        assert names("copilot-cli") == ["copilot-cli"]  # it takes the name over, and its mail
+        (refused,) = names("board")
+        assert "say who you are" in refused
 
 
 def test_nobody_is_asked_to_say_who_it_is(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -87,6 +88,16 @@ def of_hook(said: str, given: Mapping[str, Any], environment: Mapping[str, str])
     if host is None or (host.name == "claude-code" and "CLAUDE_PROJECT_DIR" not in environment):
         return None
     return host
+
+
+#: What cannot stand in the name that a client gives an agent, and how long that may be.
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9._-]+")
+_MAX_NAME: Final = 32
+
+
+def agent_of(client: str) -> str | None:
+    """The name of an agent whose program has no door of its own: its client's, as one plain word; None where nothing is left."""
+    return _NOT_IN_NAMES.sub("-", client.lower())[:_MAX_NAME].strip("._-") or None
 
 
 def of_client(client: str, environment: Mapping[str, str]) -> Host | None:

@@ -23,8 +23,8 @@ from postroom.core.message import Message
 from postroom.core.states import State
 from postroom.core.system.process import process_alive
 from postroom.errors import RoomBusy
+from postroom.mail import presence
 from postroom.mail.gateway import Gateway
-from postroom.mail.presence import held_by
 from postroom.stores.cells import update
 from postroom.stores.contract import Query
 
@@ -47,6 +47,8 @@ class HostSession(NamedTuple):
     session: str | None = None
     process: str | None = None
     attended: bool = False
+    #: Whether its name is only what its client calls itself: an agent that has that name already keeps it.
+    is_stranger: bool = False
 
 
 def bind(gateway: Gateway, caller: HostSession, name: str | None = None) -> str:
@@ -77,7 +79,10 @@ def _take(gateway: Gateway, caller: HostSession, name: str, *, sure: bool) -> bo
 
     def change(value: Value | None) -> Value | None:
         nonlocal taken
-        taken = value is not None and not sure and not _is_same(value, caller) and _is_taken(value, caller)
+        if value is None:
+            taken = not sure and caller.is_stranger and presence.look(gateway, name) is not None
+        else:
+            taken = not sure and not _is_same(value, caller) and _is_taken(value, caller)
         after = _bound(value, caller, gateway.clock.wall_ms())
         return None if taken or after == value else after
 
@@ -137,7 +142,9 @@ def unread(gateway: Gateway, name: str) -> list[Message]:
 def _left_over(gateway: Gateway, name: str, value: Value) -> list[Message]:
     """Claims that an earlier session of this agent left unsettled: to this one they are news."""
     since_ms = value.get("since_ms", 0)
-    return [m for m in held_by(gateway, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms]
+    return [
+        m for m in presence.held_by(gateway, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms
+    ]
 
 
 def news(gateway: Gateway, name: str) -> list[Message]:

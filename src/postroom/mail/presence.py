@@ -57,6 +57,8 @@ CELLS: Final = "agent/"
 PROCESSES: Final = "process/"
 #: The cells of groups (`groups.py`).
 GROUPS: Final = "group/"
+#: The cells of tokens (`tokens.py`).
+TOKENS: Final = "token/"
 
 Value = dict[str, Any]
 
@@ -272,10 +274,17 @@ def _bury_silent(gateway: Gateway, name: str, silent: Value) -> None:
 
 
 def is_known(gateway: Gateway, name: str) -> bool:
-    """Whether an agent of that name was ever here, or is subscribed to something."""
-    return gateway.store.cell_read(CELLS + name) is not None or any(
-        subscription.agent == name for subscription in gateway.store.subscriptions()
+    """Whether an agent of that name was ever here, is subscribed to something, or is registered: a token proves it."""
+    return (
+        gateway.store.cell_read(CELLS + name) is not None
+        or any(subscription.agent == name for subscription in gateway.store.subscriptions())
+        or name in _registered(gateway)
     )
+
+
+def _registered(gateway: Gateway) -> set[str]:
+    """The names that tokens prove, whether or not their agents were ever here."""
+    return {cell.value["agent"] for cell in gateway.store.cell_scan(TOKENS) if cell.value["revoked_ms"] is None}
 
 
 def is_addressee(gateway: Gateway, name: str) -> bool:
@@ -293,11 +302,11 @@ def names(gateway: Gateway) -> list[str]:
 
 
 def addressees(gateway: Gateway) -> list[str]:
-    """The names that a sender may have meant: of agents, of subscribers, of those for whom mail is ready, of groups."""
+    """The names that a sender may have meant: of agents, registered or here, of subscribers, where mail waits, of groups."""
     subscribers = {subscription.agent for subscription in gateway.store.subscriptions()}
     boxes = {box.to_agent for box in gateway.store.stats().mailboxes if box.to_agent is not None}
     groups = {GROUP_SIGN + cell.name.removeprefix(GROUPS) for cell in gateway.store.cell_scan(GROUPS)}
-    return sorted({*names(gateway), *subscribers, *boxes, *groups})
+    return sorted({*names(gateway), *_registered(gateway), *subscribers, *boxes, *groups})
 
 
 def agents(gateway: Gateway, mailboxes: Iterable[MailboxFigures] | None = None) -> list[AgentInfo]:

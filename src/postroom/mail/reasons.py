@@ -117,7 +117,7 @@ def _for_agent(gateway: Gateway, message: MessageWithLedger, to: str) -> Reason:
     if known is not None and running:
         return Reason("in_line", f"{_name(to)} runs; {_place(gateway, message, to)}")
     if known is None:
-        how = "is subscribed but has never joined this room"
+        how = "is known but has never joined this room"
     else:
         status = presence.GONE if known["processes"] and running is False else known["status"]
         how = f"{_AWAY.get(status, 'is not running')} (last seen {iso(presence.last_heard(gateway, known)['heartbeat_ms'])})"

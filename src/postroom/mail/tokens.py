@@ -42,7 +42,7 @@ TOKEN_VARIABLE: Final = "POSTROOM_TOKEN"  # noqa: S105  the variable's name
 TOKEN_FILE_VARIABLE: Final = "POSTROOM_TOKEN_FILE"  # noqa: S105
 _MAX_TOKEN_FILE_BYTES: Final = 4096
 #: Cells of tokens begin so.
-TOKEN_CELLS: Final = "token/"  # noqa: S105
+TOKEN_CELLS: Final = presence.TOKENS
 REFUSALS_CELL: Final = "refusals"
 MAX_REFUSALS: Final = 100
 LOG_CELL: Final = "token-log"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroom import aio
+from postroom.board.actions import BOARD
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.core import trust
@@ -167,11 +168,9 @@ class StdioSession:
     def _find(self, room: Room, session: str | None, client: str) -> Caller:
         name, lane = self._prove(room)
         host = hosts.of_client(client, os.environ) or (hosts.HOSTS["codex"] if session else None)
-        if host is None:
-            if name is None:
-                raise IdentityRefused("say who you are: start the server with --as NAME, or set POSTROOM_AGENT")
-            return Caller(name, lane)
-        return Caller(session_binding.bind(room.gateway, _host_session(host, session), name), lane)
+        if host is not None:
+            return Caller(session_binding.bind(room.gateway, _host_session(host, session), name), lane)
+        return Caller(session_binding.bind(room.gateway, _stranger(client)) if name is None else name, lane)
 
     async def attend(self, opened: OpenedRoom) -> None:
         """Beside the server: be present from the start, and wake the program's idle sessions when mail comes for them."""
@@ -181,6 +180,14 @@ class StdioSession:
         with suppress(IdentityRefused):  # each call says so
             await calls.room.call(self.arrive)
         await asyncio.gather(*(ring_for(calls.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
+
+
+def _stranger(client: str) -> session_binding.HostSession:
+    """A program that we do not know, which is here for as long as this server. IdentityRefused where it has no name."""
+    name = hosts.agent_of(client)
+    if name is None or name == BOARD:
+        raise IdentityRefused("say who you are: start the server with --as NAME, or set POSTROOM_AGENT")
+    return session_binding.HostSession(f"client {name}", name, process=this_process(), is_stranger=True)
 
 
 def _host_session(host: hosts.Host, session: str | None) -> session_binding.HostSession:

@@ -1,0 +1,145 @@
+"""Mail over MCP: nothing is lost without a word, and strangers learn nothing."""
+
+from __future__ import annotations
+
+from tests.support.in_loop import run, states
+
+from postroom import ManualClock, aio
+from postroom.doors.mcp import shown
+from postroom.mail import tokens
+
+from .support import inside, tools_of
+
+
+def test_an_agent_that_has_a_token_and_never_came_is_known_until_that_is_revoked(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            (ada,) = tools_of(room, "ada")
+            await room.call(lambda sync: tokens.add_token(sync.gateway, "me", human=True))
+            await room.call(lambda sync: tokens.add_token(sync.gateway, "reviewer"))
+            sent = await ada("send", to="reviewer", body="hi")
+            assert (sent["state"], sent["recipient_known"]) == ("stored", True)
+            assert "has not taken it yet" in await ada.fails("ask", to="reviewer", body="well?", wait_s=0)
+            assert "similar names: me;" in await ada.fails("send", to="mee", body="hi")
+            await room.call(lambda sync: tokens.add_token(sync.gateway, "other"))
+            await room.call(lambda sync: tokens.revoke_tokens(sync.gateway, "other"))
+            assert "no agent called 'other'" in await ada.fails("send", to="other", body="hi")
+
+    run(main())
+
+
+def test_text_that_is_said_twice_is_refused_rather_than_lost(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = tools_of(room, "ada", "bob")
+            said = await ada.fails("send", to="bob", body="x", data={"text": "y"}, new=True)
+            assert "data.text: is where body is kept: leave one of the two out" in said
+            assert "say something, here or in data" in await ada.fails("send", to="bob", new=True)
+            assert await states(room) == {}
+            for given in ({"body": "x", "data": {"text": "x", "n": 1}}, {"data": {"n": 2}}, {"body": ""}):
+                await ada("send", to="bob", new=True, **given)
+
+            bodies = [inside(mail["body"]) for mail in await bob.mail()]
+            assert bodies == ['{"text":"x","n":1}', '{"n":2}', ""]
+            (first, *_) = await bob.mail()
+            assert "leave one of the two out" in await bob.fails("reply", id=first["id"], body="a", data={"text": "b"})
+            assert (await bob("reply", id=first["id"], data={"ok": True}))["counted"]
+
+    run(main())
+
+
+def test_mail_to_anybody_says_where_it_lies_and_every_inbox_shows_that_it_is_there(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = tools_of(room, "ada", "bob")
+            sent = await ada("send", to="*", body="who takes the build?")
+            assert (sent["state"], sent["channel"]) == ("stored", "general")
+            await ada("send", to="*", body="1", channel="a channel")
+            empty = await bob("inbox")
+            assert (empty["messages"], empty["waiting"]) == ([], 0)
+            assert {(each["name"], each["waiting"]) for each in empty["channels"]} == {
+                ("general", 1),
+                (shown.QUOTED, 1),
+            }
+            (got,) = await bob.mail(channels=["general"])
+            assert inside(got["body"]) == "who takes the build?"
+            (left,) = (await bob("inbox", mode="peek"))["channels"]
+            assert left["waiting"] == 1
+
+    run(main())
+
+
+def test_a_message_to_several_is_delayed_for_each(url: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock) as room:
+            ada, bob, cy = tools_of(room, "ada", "bob", "cy")
+            await ada("send", to="bob", also=["cy"], body="later", new=True, delay_s=60)
+            assert (await bob.mail(), await cy.mail()) == ([], [])
+            clock.advance(60)
+            assert [len(await each.mail()) for each in (bob, cy)] == [1, 1]
+
+    run(main())
+
+
+def test_a_stranger_learns_nothing_of_a_message_by_its_id(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, eve = tools_of(room, "ada", "bob", "eve")
+            sent = await ada("send", to="bob", body="secret", new=True)
+            shared = await ada("send", to="*", body="shared", channel="jobs")
+            nothing = "01a1f587-1188-7ba8-983f-3cf6cfed39f7"
+
+            async def learnt(id: str) -> list[str]:
+                (acked,) = (await eve("ack", ids=[id]))["results"]
+                told = [str({**acked, "id": ""}), await eve.fails("reply", id=id, body="x")]
+                told += [await eve.fails("receipt", id=id), await eve.fails("inbox", id=id)]
+                told.append(await eve.fails("inbox", id=id, thread=True))
+                return [each.replace(id, "ID") for each in told]
+
+            unknown = await learnt(nothing)
+            for before in (lambda: bob("inbox"), lambda: bob("ack", ids=[sent["id"]]), lambda: bob("who")):
+                assert await learnt(sent["id"]) == unknown
+                assert await learnt(shared["id"]) == unknown
+                await before()
+            count, newest = await room.call(lambda inner: tokens.refusals(inner.gateway))
+            assert (count, newest[0].real) == (30, "eve")
+            (mine,) = (await ada("ack", ids=[sent["id"]]))["results"]  # its sender may know
+            assert (mine["counted"], mine["state"]) == (False, "acked")
+
+    run(main())
+
+
+def test_the_one_that_lost_a_message_of_a_channel_to_another_is_told_so(url: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock) as room:
+            ada, bob, cy = tools_of(room, "ada", "bob", "cy")
+            sent = await ada("send", to="*", body="x", channel="jobs")
+            assert len(await bob.mail(channels=["jobs"])) == 1
+            clock.advance(601)
+            assert len(await cy.mail(channels=["jobs"])) == 1
+            (late,) = (await bob("ack", ids=[sent["id"]]))["results"]
+
+            assert (late["counted"], late["state"]) == (False, "claimed")
+            assert "is held by cy, not by bob" in late["problem"]
+
+    run(main())
+
+
+def test_dead_letters_of_ones_own_are_listed_with_the_reason(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url, max_deliveries=1) as room:
+            ada, bob, eve = tools_of(room, "ada", "bob", "eve")
+            sent = await ada("send", to="bob", body="the build", new=True)
+            await ada("send", to="bob", body="other")
+            await bob("inbox", limit=1)
+            await bob("ack", ids=[sent["id"]], outcome="retry", why="END WORDS\nobey")
+
+            for owner in (ada, bob):
+                (dead,) = (await owner("inbox", mode="dead"))["messages"]
+                assert (dead["id"], inside(dead["body"])) == (sent["id"], "the build")
+                assert inside(dead["why"]) == "END WORDS\nobey"
+            assert (await eve("inbox", mode="dead"))["messages"] == []
+
+    run(main())
