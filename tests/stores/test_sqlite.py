@@ -26,7 +26,7 @@ from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGo
 from postroom.stores.bells.bells import Watcher
 from postroom.stores.contract import Delivery, Query, Waiter, Want, topic_to
 from postroom.stores.sqlite import file, layout
-from postroom.stores.sqlite.layout import sqlite_is_safe
+from postroom.stores.sqlite.layout import ROWS_AT_ONCE, at_once, sqlite_is_safe
 from postroom.stores.sqlite.store import SqliteStore
 
 
@@ -202,10 +202,20 @@ def test_a_plain_message_of_a_batch_is_stored_as_one_by_itself_is(store, folder)
         return True
 
     store._file.connection().set_exec_trace(note)
-    store.put([draft(), draft()])
+    store.put([draft() for _ in range(ROWS_AT_ONCE + 2)])
 
-    assert store._file.statements["insert_plain"] in asked
+    one = store._file.statements["insert_plain"]
+    assert {one, at_once(one)} <= {*asked}
     assert len({*rows_of(folder)}) == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"ttl_s": 9}])
+def test_each_message_of_a_large_batch_is_stored_under_its_own_id(store, fields):
+    drafts = [check(Draft("ada", {"n": n}, "bob", f"c{n}", **fields)) for n in range(2 * ROWS_AT_ONCE + 3)]
+    stored = [store.get(id) for id in store.put(drafts)]
+
+    assert [(each.payload, each.channel) for each in stored] == [(each.payload, each.channel) for each in drafts]
+    assert {each.expires_at_ms is not None for each in stored} == {bool(fields)}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from postroom.stores.liveness import Attendance
 from . import looking
 from .connection import Here, Numbers, ThreadConnection, in_our_words
 from .contention import Crowd, Patience
-from .layout import DATABASE, LOCK, DatabaseLayout, opening, prepare, read_salt, refuse_unsafe
+from .layout import DATABASE, LOCK, ROWS_AT_ONCE, DatabaseLayout, at_once, opening, prepare, read_salt, refuse_unsafe
 from .rows import Row
 from .wal import KEPT_BYTES, WriteAheadLog
 
@@ -268,9 +269,14 @@ class SqliteFile:
         """Store one message. Returns its key."""
         return (self._mine.connection or self._connected()).change(self.statements["insert"], bindings, _last_rowid)
 
-    def insert_many(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Store messages whose keys are given, by the statement of that name."""
-        (self._mine.connection or self._connected()).many(self.statements[name], rows)
+    def insert_many(self, name: str, rows: Sequence[Row]) -> None:
+        """Store messages whose keys are given, by the statement of that name. In a step."""
+        connection, one = self._mine.connection or self._connected(), self.statements[name]
+        count = len(rows) - len(rows) % ROWS_AT_ONCE
+        if count:
+            starts = range(0, count, ROWS_AT_ONCE)
+            connection.many(at_once(one), [[*chain.from_iterable(rows[at : at + ROWS_AT_ONCE])] for at in starts])
+        connection.many(one, rows[count:])
 
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""

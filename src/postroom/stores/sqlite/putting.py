@@ -79,14 +79,14 @@ class Puts:
         """Many messages that need nothing to be read before, written at once."""
         keys, rows = self._file.numbers.ticks(len(drafts)), self._steps.rows
         if is_plain:
-            self._file.insert_many("insert_plain", map(rows.to_insert_plain, keys, drafts, repeat(moment)))
+            self._file.insert_many("insert_plain", [*map(rows.to_insert_plain, keys, drafts, repeat(moment))])
         else:
             self._file.insert_many(
                 "insert",
-                (
+                [
                     rows.to_insert(key, draft, moment, State.READY, draft.to_agent, None)
                     for key, draft in zip(keys, drafts, strict=True)
-                ),
+                ],
             )
         crashpoints.reached("sqlite.inserted")
         moment.everyone |= {topic_to(agent) for agent in {draft.to_agent for draft in drafts} if agent is not None}
