@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,6 +227,21 @@ def test_the_hosts_report_of_our_own_inbox_is_proof_that_it_was_shown(room: Room
     for _ in range(2):
         claude("PostToolUse", tool_name="mcp__plugin_postroom_mail__inbox", tool_response={"messages": [{"id": id}]})
     assert events_of(room, id) == [("shown", "claude-code PostToolUse")]
+
+
+def test_the_hosts_report_of_a_question_is_proof_that_its_answer_was_shown(room: Room, claude: Session) -> None:
+    claude("SessionStart")
+    bob = room.agent("bob")
+    asking = threading.Thread(target=lambda: room.agent("claude", transient=True).ask("bob", {"q": 1}))
+    asking.start()
+    question = bob.receive(timeout_s=20)
+    question.reply({"a": 1})
+    asking.join()
+    answer, other = str(question.answer_id), bob.send("claude", {"text": "not read"})
+
+    claude("PostToolUse", tool_name="mcp__postroom__ask", tool_response=f'{{"id":"{answer}","body":"of {other}"}}')
+    assert events_of(room, answer) == [("shown", "claude-code PostToolUse")]
+    assert [event for event, _ in events_of(room, other)] == ["notified"]
 
 
 @pytest.mark.parametrize("event", ["UserPromptSubmit", "PostToolUse", "Stop"])

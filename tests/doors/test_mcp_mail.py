@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any
+
+import pytest
 from tests.support.in_loop import run, states
 
 from postroom import ManualClock, aio
@@ -141,5 +146,70 @@ def test_dead_letters_of_ones_own_are_listed_with_the_reason(url: str) -> None:
                 assert (dead["id"], inside(dead["body"])) == (sent["id"], "the build")
                 assert inside(dead["why"]) == "END WORDS\nobey"
             assert (await eve("inbox", mode="dead"))["messages"] == []
+
+    run(main())
+
+
+def test_an_answer_is_acked_when_it_was_handed_over_and_shown_when_the_model_names_it(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, cy = tools_of(room, "ada", "bob", "cy")
+            for name in ("bob", "cy"):
+                await room.agent(name, transient=True)
+
+            async def events(id: str) -> list[str]:
+                return [event.event for event in (await room.receipt(id)).events]
+
+            asking = asyncio.create_task(ada("ask", to="bob", body="which port?", wait_s=30))
+            (question,) = await bob.mail(wait_s=20)
+            await bob("reply", id=question["id"], body="8765")
+            answer = await asking
+            assert await events(answer["id"]) == ["stored", "claimed", "notified", "acked"]
+            assert (await ada.mail(), await states(room)) == ([], {"answered": 1, "acked": 1})
+            await bob("receipt", id=answer["id"])  # its sender saw no result that had it
+            assert "shown" not in await events(answer["id"])
+            await ada("receipt", id=answer["id"])
+            assert (await events(answer["id"]))[-1] == "shown"
+
+            asking = asyncio.create_task(ada("ask", to="bob", also=["cy"], body="well?", wait_s=30))
+            for agent in (bob, cy):
+                (question,) = await agent.mail(wait_s=20)
+                await agent("reply", id=question["id"], body="yes")
+            for each in (await asking)["answers"]:
+                assert await events(each["id"]) == ["stored", "claimed", "notified", "acked"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("also", [{}, {"also": ["cy"]}])
+def test_an_answer_that_comes_as_its_asker_leaves_is_mail(url: str, also: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            loop = asyncio.get_running_loop()
+            ada, bob = tools_of(room, "ada", "bob")
+            for name in ("bob", "cy"):
+                await room.agent(name, transient=True)
+            left = threading.Event()
+
+            async def leave() -> None:
+                asking.cancel()
+                for _ in range(20):  # until the call has seen it
+                    await asyncio.sleep(0)
+                left.set()
+
+            def cancel(_: str, detail: Any) -> None:
+                if any(each.message.answer_to for each in detail["deliveries"]) and not left.is_set():
+                    asyncio.run_coroutine_threadsafe(leave(), loop)
+                    assert left.wait(20)
+
+            room.hooks.on("after_claim", cancel)
+            asking = asyncio.create_task(ada("ask", to="bob", body="which port?", wait_s=30, **also))
+            (question,) = await bob.mail(wait_s=20)
+            await bob("reply", id=question["id"], body="8765")
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            (answer,) = await ada.mail(wait_s=20)
+
+            assert (inside(answer["body"]), answer["seen_before"]) == ("8765", False)
 
     run(main())

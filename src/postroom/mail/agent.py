@@ -433,6 +433,7 @@ class Agent:
         cause: Envelope | Message | None = None,
         trace: str | None = None,
         _lane: str = "agent",
+        _settle: bool = True,
     ) -> Received:
         """Send a question and return its answer, which is acked already. `receive` does not see that answer.
 
@@ -456,7 +457,7 @@ class Agent:
             lane=_lane,
         )
         draft.waiter = self._gateway.process
-        return self._gateway.finish(questions.Question(self._gateway, draft, timeout_s))
+        return self._gateway.finish(questions.Question(self._gateway, draft, timeout_s, settle=_settle))
 
     def ask_many(
         self,
@@ -474,6 +475,7 @@ class Agent:
         cause: Envelope | Message | None = None,
         trace: str | None = None,
         _lane: str = "agent",
+        _settle: bool = True,
     ) -> answers.Answers:
         """Ask several agents at once. Iterating over the result gives each answer as it comes.
 
@@ -500,7 +502,8 @@ class Agent:
         draft.waiter = self._gateway.process
         drafts = self._drafts_to(listed(names, "names"), "names", draft)
         needed = answers.needed_of(enough, len(drafts))
-        return answers.Answers(self._gateway, answers.Questions(self._gateway, drafts, needed, timeout_s))
+        asked = answers.Questions(self._gateway, drafts, needed, timeout_s, settle=_settle)
+        return answers.Answers(self._gateway, asked)
 
     # Being here
 

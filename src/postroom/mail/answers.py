@@ -14,7 +14,7 @@ from postroom.errors import AskFailed, InvalidMessage, NotNeeded, PostroomError
 from postroom.stores.contract import Query, topic_message
 
 from .gateway import Deadline, Gateway, Pause, Series
-from .questions import Question, received, take_answers
+from .questions import Question, take_answers
 from .received import Received
 
 #: The words for how many answers are enough, besides a number.
@@ -41,13 +41,21 @@ class Questions:
     more and nobody called `end`, the room is told within seconds.
     """
 
-    def __init__(self, gateway: Gateway, drafts: Mapping[str, Draft], needed: int, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        drafts: Mapping[str, Draft],
+        needed: int,
+        timeout_s: float | None,
+        *,
+        settle: bool = True,
+    ) -> None:
         self.answers: dict[str, Received] = {}  # in the order in which they came
         self.missing: dict[str, AskFailed] = {}
         self.needed = needed
         self._gateway = gateway
         self._open: dict[str, tuple[str, Question]] = {}  # id -> name, question
-        questions = {name: Question(gateway, draft, timeout_s) for name, draft in drafts.items()}
+        questions = {name: Question(gateway, draft, timeout_s, settle=settle) for name, draft in drafts.items()}
         ids = gateway.ask_together([question.draft for question in questions.values()])
         for id, (name, question) in zip(ids, questions.items(), strict=True):
             question.stored(id)
@@ -108,7 +116,7 @@ class Questions:
 
     def _ending(self, id: str, look: Callable[[], Any]) -> list[Received]:
         """Look at one question: its answer, if that came, in a list. A failure goes to `missing`."""
-        name, _ = self._open[id]
+        name, question = self._open[id]
         try:
             delivery = look()
         except AskFailed as error:
@@ -116,7 +124,7 @@ class Questions:
         else:
             if delivery is None:
                 return []
-            self.answers[name] = received(self._gateway, delivery)
+            self.answers[name] = question.received(delivery)
         answered = name in self.answers
         self._gateway.question_ends(id, abandon=not answered)
         del self._open[id]

@@ -33,8 +33,8 @@ WAITS: Final = {
     "acked": frozenset({State.ACKED, State.ANSWERED}),
     "answered": frozenset({State.ANSWERED}),
 }
-#: An answer is settled already, so nothing keeps its lease.
-_SETTLED: Final = Terms(LEASE_S)
+#: An answer is settled at once, so nothing keeps its lease.
+_AT_ONCE: Final = Terms(LEASE_S)
 
 
 def check_wait(wait: str | None) -> None:
@@ -72,6 +72,9 @@ def sending(
 class Question(Generator[Pause, bool, Received]):
     """A question that this process sends and waits to see answered; the steps to the answer, acked.
 
+    With `settle` False the answer is only claimed: a door acks it when it has handed it over. If it does not, the answer is
+    ordinary mail again.
+
     They raise Refused, NotAnswered, PeerGone or AskTimeout, each of which says what happened. However the waiting ends,
     nobody waits afterwards: an answer that comes later is ordinary mail.
 
@@ -80,8 +83,9 @@ class Question(Generator[Pause, bool, Received]):
     one waiter takes no steps: it calls `look` and `look_for_peer`, and ends each with `late` (`answers.Answers`).
     """
 
-    def __init__(self, gateway: Gateway, draft: Draft, timeout_s: float | None) -> None:
+    def __init__(self, gateway: Gateway, draft: Draft, timeout_s: float | None, *, settle: bool = True) -> None:
         self.draft = draft
+        self.settle = settle
         self._gateway = gateway
         self._asker = draft.from_agent
         self._peer = draft.to_agent
@@ -117,7 +121,7 @@ class Question(Generator[Pause, bool, Received]):
             with self._gateway.listen([topic_message(self._id)]) as waiter:
                 delivery = yield from self._wait(waiter)
             answered = True
-            return received(self._gateway, delivery)
+            return self.received(delivery)
         finally:
             self._gateway.question_ends(self._id, abandon=not answered)
 
@@ -139,7 +143,7 @@ class Question(Generator[Pause, bool, Received]):
         """The answer, at once, where a hint says that it may be here: mostly it is, and no question is read."""
         if self._seen is not None or self._answer is not None:
             return None  # somebody has looked already
-        return self._gateway.claim_answer(self._id, _want(self._gateway, self._asker))
+        return self._gateway.claim_answer(self._id, _want(self._gateway, self._asker, settle=self.settle))
 
     def look(self) -> Delivery | None:
         """The answer if it is here; None while the question is open; raises when it ended otherwise."""
@@ -171,7 +175,7 @@ class Question(Generator[Pause, bool, Received]):
         One that was taken before (a question asked twice under one key) is read instead.
         """
         id = self._answer_id(question)
-        for delivery in _claim(self._gateway, self._asker, (id,)):
+        for delivery in _claim(self._gateway, self._asker, (id,), settle=self.settle):
             return delivery
         kept = self._gateway.store.get(id)
         if kept is None:
@@ -192,6 +196,10 @@ class Question(Generator[Pause, bool, Received]):
     def give(self, answer: Delivery) -> None:
         """The answer was taken already. The next step returns it."""
         self._answer = answer
+
+    def received(self, answer: Delivery) -> Received:
+        """An answer that was taken, as its asker gets it."""
+        return Received(self._gateway, answer, _AT_ONCE, settled=True if self.settle else None)
 
     def _answer_id(self, question: MessageWithLedger) -> str:
         for entry in reversed(question.ledger):
@@ -250,28 +258,23 @@ def take_answers(gateway: Gateway, questions: Iterable[Question]) -> None:
 
     What was found, each finds at its next step. Whatever goes wrong here goes wrong there too, and is told there.
     """
-    found: dict[str, dict[str, Question]] = {}
+    found: dict[tuple[str, bool], dict[str, Question]] = {}
     with suppress(PostroomError):
         for question in questions:
             id = question.find_answer()
             if id is not None:
-                found.setdefault(question.draft.from_agent, {})[id] = question
-        for asker, answers in found.items():
-            for delivery in _claim(gateway, asker, tuple(answers)):
+                found.setdefault((question.draft.from_agent, question.settle), {})[id] = question
+        for (asker, settle), answers in found.items():
+            for delivery in _claim(gateway, asker, tuple(answers), settle=settle):
                 answers[delivery.message.id].give(delivery)
 
 
-def received(gateway: Gateway, answer: Delivery) -> Received:
-    """An answer that was taken, as its asker gets it: acked already."""
-    return Received(gateway, answer, _SETTLED, settled=True)
+def _claim(gateway: Gateway, asker: str, ids: tuple[str, ...], *, settle: bool) -> list[Delivery]:
+    return gateway.claim(_want(gateway, asker, ids, settle=settle)).deliveries
 
 
-def _claim(gateway: Gateway, asker: str, ids: tuple[str, ...]) -> list[Delivery]:
-    return gateway.claim(_want(gateway, asker, ids)).deliveries
-
-
-def _want(gateway: Gateway, asker: str, ids: tuple[str, ...] = ()) -> Want:
-    return Want(agent=asker, lease_s=LEASE_S, ids=ids, owner=gateway.process, settle=True)
+def _want(gateway: Gateway, asker: str, ids: tuple[str, ...] = (), *, settle: bool) -> Want:
+    return Want(agent=asker, lease_s=LEASE_S, ids=ids, owner=gateway.process, settle=settle)
 
 
 def _peer_of(message: Message) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from postroom.core import trust
 from postroom.core.clock import SYSTEM
 from postroom.core.config import RoomUrl, make_config, parse_url, room_folder
+from postroom.core.states import State
 from postroom.core.system.process import process_name
 from postroom.doors import edits, hosts, session_binding
 from postroom.doors.hosts import EDIT, END, PROMPT, START, STOP, TOOL, WAKE, Host
@@ -25,6 +26,7 @@ from postroom.errors import PostroomError, RoomNotAllowed
 from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.stores import open_store
+from postroom.stores.contract import Query
 
 from . import codex_terminals, tool_edits
 
@@ -32,6 +34,8 @@ from . import codex_terminals, tool_edits
 WAKE_UP: Final = 2
 #: A look before an edit takes at most so long: then the edit goes ahead, whatever the room is busy with.
 EDIT_PATIENCE_S: Final = 3.0
+#: Among so many of the newest messages of an agent, the answers that a tool's result had are looked for.
+_MAX_ANSWERS: Final = 100
 READ_WITH: Final = "Read it with the postroom inbox tool (or `postroom receive --as {name}`), then ack."
 
 
@@ -228,12 +232,16 @@ class Visit:
         return 0
 
     def _note_shown(self, name: str) -> None:
-        """The host reports the result of our own inbox, so what stands in it will be in the model's next request."""
+        """The host reports a result of our inbox or ask, so what stands in it will be in the model's next request."""
         tool = str(self._given.get("tool_name", ""))
-        if "postroom" not in tool or not tool.endswith("inbox"):
+        if "postroom" not in tool or not tool.endswith(("inbox", "ask")):
             return
         read = msgspec.json.encode(self._given.get("tool_response")).decode()
-        for message in presence.held_by(self._gateway, name):
+        held = presence.held_by(self._gateway, name)
+        if tool.endswith("ask"):  # its answers are acked by then
+            ended = Query(states=frozenset({State.ACKED}), to_agent=name, order="newest", limit=_MAX_ANSWERS)
+            held += [each for each in self._gateway.store.find(ended).messages if each.answer_to is not None]
+        for message in held:
             kept = self._gateway.store.get(message.id) if message.id in read else None
             if kept is not None and not any(entry.event == "shown" for entry in kept.ledger):
                 self._gateway.store.note(message.id, "shown", name, f"{self._host.name} {self._said}")

@@ -10,7 +10,7 @@ is known when the model names the id (to ack or answer it): then it is "shown".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -123,13 +123,26 @@ class MailCalls:
             return await self._ask_many(caller, given, progress)
         _, cause = await self.room.call(lambda room: before_sending(room, caller, given.to, new=None))
         asking = self.room.agent(caller.agent, transient=True).ask(
-            given.to, payload_of(given), timeout_s=given.wait_s, type=given.type, cause=cause, _lane=caller.lane
+            given.to,
+            payload_of(given),
+            timeout_s=given.wait_s,
+            type=given.type,
+            cause=cause,
+            _lane=caller.lane,
+            _settle=False,
         )
         try:
             answer = await self._with_progress(asking, progress, given.wait_s, f"waiting for {quoted(given.to)}")
         except AskFailed as error:
             raise not_answered(error) from None
-        return self.show_answer(caller, answer.message)
+        told = self.show_answer(caller, answer.message)
+        self._ack_shown([answer])
+        return told
+
+    def _ack_shown(self, answers: Iterable[aio.Received]) -> None:
+        """These are handed over now, in this turn of the loop: until then, an asker that leaves gets them as mail."""
+        tickets = [answer.ticket for answer in answers]
+        self.room.post(lambda room: [room.gateway.settle(ticket, "acked") for ticket in tickets])
 
     def show_answer(self, caller: Caller, answer: Message) -> dict[str, Any]:
         """The answer to a question, as its asker gets it."""
@@ -184,11 +197,18 @@ class MailCalls:
             type=given.type,
             cause=cause,
             _lane=caller.lane,
+            _settle=False,
         )
-        async with asking as asked:
-            await self._with_progress(asked.over(), progress, given.wait_s, f"waiting for {len(names)} agents")
-        came = [answer.message for answer in asked.answers.values()]
-        return self.show_answers(caller, came, asked.missing, enough=asked.enough)
+        try:
+            async with asking as asked:
+                await self._with_progress(asked.over(), progress, given.wait_s, f"waiting for {len(names)} agents")
+        except BaseException:
+            self.give_back(caller.agent, [answer.message for answer in asking.answers.values()])
+            raise
+        came = asked.answers.values()
+        told = self.show_answers(caller, [answer.message for answer in came], asked.missing, enough=asked.enough)
+        self._ack_shown(came)
+        return told
 
     # Reading
 
@@ -322,6 +342,7 @@ class MailCalls:
     async def _read_one(self, caller: Caller, id: str, offset: int) -> dict[str, Any]:
         message = await self.room.get(id)
         self._must_concern(caller, message)
+        self._named(caller, message)
         seen = offset > 0 or message.delivery_count > 0
         text = shown.mail(message, Words(), seen_before=seen, offset=offset, most=shown.MAX_PART)
         return {"messages": [text], **await self._box(caller)}
@@ -350,6 +371,12 @@ class MailCalls:
         if not self._concerns(caller, message):
             self.refused(caller, f"reader of {message.id}")
             raise UnknownMessage(f"this room has no message {message.id}")
+
+    def _named(self, caller: Caller, message: MessageWithLedger) -> None:
+        """The model names a message: if a result had it, the model has seen that result."""
+        results = ("mcp inbox", "mcp ask")
+        if any(e.event == "notified" and e.agent == caller.agent and e.detail in results for e in message.ledger):
+            self.room.post(_noting([message.id], caller.agent, "shown", "mcp: it named the id"))
 
     def _remember(self, agent: str, ids: list[str]) -> None:
         known = self._given.setdefault(agent, {})
@@ -414,6 +441,7 @@ class MailCalls:
     async def _receipt(self, caller: Caller, given: tools.ReceiptCall, _: Progress) -> dict[str, Any]:
         found = await self.room.receipt(given.id)
         self._must_concern(caller, found.message)
+        self._named(caller, found.message)
         return shown.receipt(found, await self.room.why(found.message))
 
     # Waiting, and leaving
