@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def test_status_tells_limits_pauses_and_schedules(cli: Cli) -> None:
     assert status["schedules"]["next_tick"][:16] == made[1]["next_tick"][:16]
     assert f"schedules  2, the next tick at {status['schedules']['next_tick'][:16]}" in text
     assert "\njobs     4 at once  0 of 4\n" in text
-    assert "\nagent bob  mia  0 s ago  it runs wild\n" in text
+    assert re.search(r"\nagent bob  mia  \d s ago  it runs wild\n", text)
 
 
 def test_top_shows_limits_with_what_is_paused_first_and_the_next_tick(cli: Cli) -> None:

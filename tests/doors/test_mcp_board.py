@@ -85,10 +85,14 @@ def test_a_task_is_read_whole_with_its_result_by_the_one_that_follows(url: str) 
                         return whole
                     answer = await agent("board", id=task["id"], offset=answer["more"])
 
+            assert (await second("board", action="claim", id="T2"))["note"] == "it waits for T1"
             assert (await read(first, action="claim"))["text"] == text
+            refused = await second("board", action="claim", id="T1")
+            assert (refused["tasks"], refused["note"]) == ([], "it is claimed by first")
             (listed, _) = (line for line in inside((await lead("board"))["words"]).split("\nT"))
             assert listed.endswith("…")
             await first("board", action="done", id="T1", text=result)
+            assert "… · tables: 4\n" in inside((await lead("board"))["words"])
             (mine,) = (await second("board", action="claim"))["tasks"]
             assert (mine["id"], mine["after"], inside(mine["text"])) == ("T2", ["T1"], "the docs")
             assert await read(second, id=mine["after"][0]) == {"text": text, "why": "", "result": result}

@@ -13,7 +13,7 @@ from postroom import ManualClock, aio
 from postroom.doors.mcp import shown
 from postroom.mail import tokens
 
-from .support import inside, tools_of
+from .support import Tools, inside, tools_of
 
 
 def test_an_agent_that_has_a_token_and_never_came_is_known_until_that_is_revoked(url: str) -> None:
@@ -146,6 +146,17 @@ def test_dead_letters_of_ones_own_are_listed_with_the_reason(url: str) -> None:
                 assert (dead["id"], inside(dead["body"])) == (sent["id"], "the build")
                 assert inside(dead["why"]) == "END WORDS\nobey"
             assert (await eve("inbox", mode="dead"))["messages"] == []
+            assert (await eve("ack", ids=[sent["id"]], outcome="retry", why="x"))["results"][0]["state"] == "unknown"
+            (back,) = (await bob("ack", ids=[sent["id"]], outcome="retry", why="now"))["results"]
+            assert (back["counted"], back["state"]) == (True, "stored")
+            assert sent["id"] in {message["id"] for message in await bob.mail()}
+            await bob("ack", ids=[sent["id"]], outcome="retry", why="not yet")
+            await room.call(lambda sync: tokens.add_token(sync.gateway, "me", human=True))
+            (refused,) = (await bob("ack", ids=[sent["id"]], outcome="retry", why="now"))["results"]
+            assert (refused["counted"], refused["state"]) == (False, "dead")
+            assert "bob may not put dead letters back; a person may" in refused["problem"]
+            person = Tools(bob.calls, "bob", "human")
+            assert (await person("ack", ids=[sent["id"]], outcome="retry", why="now"))["results"][0]["counted"]
 
     run(main())
 

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol, TypeVar
 from msgspec import UNSET
 
 from postroom import aio
-from postroom.core.untrusted import visible
+from postroom.board.task import Task
+from postroom.core.untrusted import quoted, visible
 from postroom.errors import InvalidMessage
 from postroom.mail import tokens
 
@@ -70,7 +71,7 @@ class BoardCalls:
         claiming = self._room.board.claim(caller.agent, id, timeout_s=given.wait_s, lease_s=given.for_s, transient=True)
         held = await self._wait(claiming, progress, given.wait_s, "waiting for a task")
         if held is None:
-            return {"tasks": []}
+            return {"tasks": []} | ({} if id is None else {"note": _why_not(await self._room.board.get(id))})
         try:
             return await self._all_of(held.id)
         except BaseException:
@@ -153,6 +154,13 @@ class BoardCalls:
 
     async def _reserved(self) -> dict[str, Any]:
         return {"tasks": []} | shown.reserved(await self._room.reservations(), MAX_TASKS)
+
+
+def _why_not(task: Task) -> str:
+    """Why a task that was asked for was not given."""
+    if task.unmet:
+        return f"it waits for {', '.join(map(quoted, task.unmet[: shown.MAX_UNMET]))}"
+    return f"it is {task.state}{f' by {quoted(task.owner)}' if task.owner else ''}"
 
 
 def _id_of(given: tools.BoardCall) -> str:

@@ -23,7 +23,7 @@ from postroom.core.message import GROUP_SIGN, Message, MessageWithLedger
 from postroom.core.states import State
 from postroom.core.untrusted import quoted, visible
 from postroom.doors.strangers import never_seen
-from postroom.errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
+from postroom.errors import AskFailed, IdentityRefused, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
 from postroom.mail import presence, tokens
 from postroom.mail.rate_limit import SenderLimit
 from postroom.mail.received import UNSEEN
@@ -397,6 +397,8 @@ class MailCalls:
         except UnknownMessage as error:
             return {"id": visible(id), "counted": False, "state": "unknown", "problem": visible(str(error))}
         except InvalidMessage as error:
+            if given.outcome == "retry" and await self._state(id) == "dead":
+                return await self._requeue(caller, id)
             problem = visible(str(error).removeprefix("Invalid message: id: "))
             return {"id": visible(id), "counted": False, "state": await self._state(id), "problem": problem}
         self.room.post(_noting([id], caller.agent, "shown", "mcp: it named the id"))
@@ -406,6 +408,20 @@ class MailCalls:
         state = await self._state(id)
         problem = LAST_DELIVERY if counted and given.outcome == "retry" and state == "dead" else "" if counted else LOST
         return {"id": id, "counted": counted, "state": state, **({"problem": problem} if problem else {})}
+
+    async def _requeue(self, caller: Caller, id: str) -> dict[str, Any]:
+        """Put a dead letter of the caller's back; in a room with tokens a person does that."""
+
+        def put_back(room: Room) -> bool:
+            human = caller.lane == "human"
+            tokens.must_be_person(room.gateway, caller.agent, DOOR, "put dead letters back", human=human)
+            return bool(room.requeue(id))
+
+        try:
+            counted = await self.room.call(put_back)
+        except IdentityRefused as error:
+            return {"id": id, "counted": False, "state": "dead", "problem": str(error)}
+        return {"id": id, "counted": counted, "state": await self._state(id)}
 
     async def _claimed(self, caller: Caller, id: str) -> aio.Received:
         """A message that the caller holds. Raises InvalidMessage where it does not, UnknownMessage for others' mail."""

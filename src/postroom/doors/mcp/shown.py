@@ -25,6 +25,8 @@ MAX_PART: Final = 8000
 MAX_RECALLED: Final = 80
 #: A reason, or what is said of a task, is cut after so many characters; and a list of tasks that one waits for.
 MAX_REASON: Final = 300
+#: In a list of tasks, each text of one.
+MAX_LISTED: Final = 150
 MAX_UNMET: Final = 10
 #: Reasons of which the whole sentence is told: it names the pause or the limit, which no event of the message does.
 HELD_BACK: Final = ("paused", "limited")
@@ -106,7 +108,7 @@ def tasks(found: Iterable[Task], limit: int = 1, offset: int = 0) -> dict[str, A
         shown.append(_entry(task))
         odd = _odd_names(task, task.unmet)
         facts = "; ".join(f"{what} {untrusted.quoted(name, MAX_QUOTED)}" for what, name in odd.items())
-        said = _cut(" · ".join(text for _, text in _texts(task)), MAX_REASON)
+        said = " · ".join(_cut(text, MAX_LISTED) for _, text in _texts(task))
         if said or facts or not untrusted.is_plain(task.id):
             lines.append(f"{untrusted.quoted(task.id, MAX_QUOTED)}{f' ({facts})' if facts else ''}: {said}")
     end = offset + len(shown)

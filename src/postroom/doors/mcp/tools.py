@@ -188,7 +188,8 @@ TOOLS: Final = (
     Tool(
         "ack",
         "Finish messages",
-        "Finish claimed messages: done, retry (deliver again; dead on the last delivery) or refuse, the last two with why.",
+        "Finish claimed messages: done, retry (deliver again, also a dead one; dead on the last delivery) or refuse, "
+        "the last two with why.",
         Ack,
         _object(results=_list_of(_object(id=_TEXT, counted=_FLAG, state=_TEXT, problem_=_TEXT))),
         idempotent=True,
@@ -221,6 +222,7 @@ TOOLS: Final = (
             tasks=_list_of(_object(id=_TEXT, state=_TEXT, **_OF_A_TASK)),
             words_=_TEXT,
             reserved_=_TEXT,
+            note_=_TEXT,
             counted_=_FLAG,
             more_=_NUMBER,
         ),
