@@ -224,3 +224,34 @@ def test_an_answer_that_comes_as_its_asker_leaves_is_mail(url: str, also: dict[s
             assert (inside(answer["body"]), answer["seen_before"]) == ("8765", False)
 
     run(main())
+
+
+def test_an_inbox_beside_an_ask_does_not_show_the_answer_too(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            loop = asyncio.get_running_loop()
+            ada, bob = tools_of(room, "ada", "bob")
+            await room.agent("bob", transient=True)
+            reading: list[asyncio.Task[Any]] = []
+            asked = threading.Event()
+
+            async def look() -> None:
+                reading.append(asyncio.create_task(ada.mail()))
+                for _ in range(20):  # until it waits for the room's thread
+                    await asyncio.sleep(0)
+                asked.set()
+
+            def beside(_: str, detail: Any) -> None:
+                if any(each.message.answer_to for each in detail["deliveries"]) and not asked.is_set():
+                    asyncio.run_coroutine_threadsafe(look(), loop)
+                    assert asked.wait(20)
+
+            room.hooks.on("after_claim", beside)
+            asking = asyncio.create_task(ada("ask", to="bob", body="which port?", wait_s=30))
+            (question,) = await bob.mail(wait_s=20)
+            await bob("reply", id=question["id"], body="8765")
+
+            assert inside((await asking)["body"]) == "8765"
+            assert await reading[0] == []
+
+    run(main())

@@ -542,8 +542,11 @@ def before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | No
 def _claim_now(
     room: Room, agent: str, limit: int, channels: tuple[str, ...] | None
 ) -> tuple[list[Message], list[Message]]:
-    """The agent's earlier claims, their leases extended, and its new ones; both the oldest first."""
-    held = presence.held_by(room.gateway, agent)[::-1]
+    """The agent's earlier claims, their leases extended, and its new ones; both the oldest first.
+
+    A claim of this process is an answer that an `ask` of the same agent hands over at this moment.
+    """
+    held = [each for each in presence.held_by(room.gateway, agent)[::-1] if each.owner != room.gateway.process]
     presence.keep(room.gateway, held)
     want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)
     return held, [delivery.message for delivery in room.gateway.claim(want).deliveries]
