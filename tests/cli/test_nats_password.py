@@ -60,6 +60,7 @@ WORDS = {
     "log": [],
     "show": ["{id}"],
     "thread": ["{id}"],
+    "questions": [],
     "receipt": ["{id}"],
     "dead": [],
     "sql": ["select 1"],

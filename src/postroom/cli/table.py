@@ -86,7 +86,10 @@ COMMANDS: Final = {
         "postroom retry ID 'the server was down' --delay 60 --as bob",
     ),
     "reply": Command(
-        "mail", "answer a received message, and mark it as done", "postroom reply ID 'yes, ship it' --as bob"
+        "mail",
+        "answer a received message, and mark it as done; answer a question to a person",
+        "postroom reply ID 'yes, ship it' --as bob",
+        "postroom reply ID yes",
     ),
     "refuse": Command("mail", "refuse a received message", "postroom refuse ID 'not my module' --as bob"),
     "withdraw": Command(
@@ -101,6 +104,17 @@ COMMANDS: Final = {
         "send a question and wait for the answer",
         "postroom ask bob 'which port?' --as ada --timeout 30",
         "postroom ask bob 'which port?' --to cleo --to dan --enough any --as ada",
+        "postroom ask mia 'deploy 1.4?' --option yes --option no --default no --timeout 2h --as ada",
+        "postroom ask mia 'what shall it be called?' --no-wait --as ada",
+        quotes=(),
+    ),
+    "questions": Command(
+        "people",
+        "list the questions that wait for a person, or show one and its answer",
+        "postroom questions",
+        "postroom questions ID",
+        "postroom questions ID --wait 1h",
+        "postroom questions --to mia --wait 1h --json",
         quotes=(),
     ),
     "listen": Command("mail", "print messages as they come", "postroom listen --as bob --json", quotes=()),
@@ -432,7 +446,7 @@ GROUPS: Final = (
         "Looking, without changing anything",
         (
             *("status", "top", "web", "agents", "mailboxes", "log"),
-            *("peek", "search", "show", "thread", "receipt", "dead", "sql"),
+            *("questions", "peek", "search", "show", "thread", "receipt", "dead", "sql"),
         ),
     ),
     ("Sessions and workers", ("session", "pool")),

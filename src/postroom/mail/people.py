@@ -40,6 +40,7 @@ from postroom.errors import (
     NotAnswered,
     PostroomError,
     QuestionClosed,
+    RoomUnreachable,
     UnknownMessage,
     Withdrawn,
     raise_faults,
@@ -335,7 +336,10 @@ def _judged(gateway: Gateway, message: Message, cell: Cell | None) -> PersonQues
         return _shown(message, wording, "expired")
     made = _Decision(wording.default, NOBODY, DEADLINE, gateway.clock.wall_ms())
     late = f"nobody answered in time: {message.to_agent or 'any person'} was asked, and this is the default"
-    return _decide(gateway, message, made, {"text": made.said, "default": True, "why": late})
+    try:
+        return _decide(gateway, message, made, {"text": made.said, "default": True, "why": late})
+    except RoomUnreachable:  # a room that can only be looked at: it counts all the same, and is kept later
+        return _shown(message, wording, "default", made.answer())
 
 
 def _wording_of(message: Message) -> _Wording | None:

@@ -1,1 +1,8 @@
 """One module for each group of commands."""
+
+from __future__ import annotations
+
+from postroom.core.system.startup import deferring
+
+#: Few messages ask a person.
+__getattr__ = deferring(__name__, "people")

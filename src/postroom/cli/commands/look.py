@@ -35,6 +35,7 @@ def status(call: Invocation) -> None:
     agents = presence.agents(room.gateway, stats.mailboxes)
     limits, schedules = room.limits(), room.schedules()
     next_tick = min((each.next_tick for each in schedules if each.next_tick is not None), default=None)
+    questions = len(room.people.open())
     boxes = _with_later(room, stats.mailboxes)
     if call.json:
         output.document(
@@ -45,6 +46,7 @@ def status(call: Invocation) -> None:
                 "mailboxes": list(map(_mailbox_dict, boxes)),
                 "waiting": [wait._asdict() for wait in waits],
                 "limits": limits.to_dict(),
+                "questions": questions,
                 "schedules": {"count": len(schedules), "next_tick": next_tick},
                 "store": stats.store,
             }
@@ -54,6 +56,8 @@ def status(call: Invocation) -> None:
     # all that the store keeps: of the states, the line above it tells
     store = {"kept" if name == "messages" else name: value for name, value in stats.store.items()}
     facts = {"room": room.url, "messages": counts or "none yet", **store}
+    if questions:
+        facts["questions"] = f"{questions} for a person; `postroom questions` lists them"
     if schedules:
         facts["schedules"] = f"{len(schedules)}, the next tick at {next_tick or 'no time'}"
     width = max(map(len, facts))

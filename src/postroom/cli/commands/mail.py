@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from postroom.cli import exit_codes, options, output, write_no_more
-from postroom.cli.call import ID_HELP, Invocation
+from postroom.cli.call import ID_HELP, LAST, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core import near as near_names
 from postroom.core.config import GRACE_S
@@ -18,9 +18,11 @@ from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import AskTimeout, InvalidMessage, MailboxFull, NoMail, PostroomError, UnknownMessage
 from postroom.mail import answers, presence
 from postroom.mail.gateway import Gateway
-from postroom.mail.received import TOLD_TO_STOP, Received
+from postroom.mail.received import QUESTION, TOLD_TO_STOP, Received
 
-#: TO that means: the agent that claims it first in the channel.
+from . import people
+
+#: TO that means: the agent that claims it first in the channel; of a question to a person, any person.
 ANYBODY: Final = "*"
 #: Stands for the state of a message that is not kept here.
 UNKNOWN: Final = "unknown"
@@ -169,14 +171,18 @@ class UnknownRecipient(PostroomError):
 
 
 def ask_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("to", metavar="TO", help="the agent to ask, or @GROUP")
+    parser.add_argument("to", metavar="TO", help="the agent or person to ask, @GROUP, or '*' for any person")
     _envelope_options(parser)
     also = "ask this agent too; may be repeated: the answers are printed as they come"
     parser.add_argument("--to", dest="also", action="append", default=[], metavar="NAME", help=also)
     enough = "of several, how many answers are enough: all, any or a number (default: all)"
     parser.add_argument("--enough", type=_enough, metavar="N", help=enough)
-    options.flag(parser, "--new", "allow an agent that this room does not know yet")
-    options.span(parser, "--timeout", f"(default: {PATIENCE_S:.0f})", PATIENCE_S)
+    options.flag(parser, "--new", "allow an agent or person that this room does not know yet")
+    options.span(
+        parser, "--timeout", f"(default: {PATIENCE_S:.0f}); of a question to a person its deadline (default: none)"
+    )
+    parser.add_argument("--key", metavar="KEY", help="idempotency key: a repeat asks only once")
+    people.ask_options(parser)
 
 
 def ask(call: Invocation) -> int:
@@ -184,19 +190,24 @@ def ask(call: Invocation) -> int:
     from postroom.cli.interrupts import Interrupts
 
     args = call.args
+    if people.is_for_person(call):
+        if args.to != ANYBODY and call.credential is None:
+            must_be_known(call, args.to, presence.is_addressee)
+        return people.ask(call, None if args.to == ANYBODY else args.to, _payload(call))
+    timeout_s = PATIENCE_S if args.timeout is None else args.timeout
     names = _recipients(call)
     if args.enough is not None and not _is_to_several(call):
         raise UsageError("--enough needs several agents; name the others with --to NAME")
     for name in names:
         must_be_known(call, name, presence.is_known)
     payload = _payload(call)
-    agent, envelope = call.agent(), _envelope(call, names[0])
+    agent, envelope = call.agent(), _envelope(call, names[0]) | {"idempotency_key": args.key}
     with Interrupts(call.room):
         if _is_to_several(call):
-            asked = agent.ask_many(names, payload, args.enough or "all", args.timeout, channel=args.channel, **envelope)
+            asked = agent.ask_many(names, payload, args.enough or "all", timeout_s, channel=args.channel, **envelope)
             return _show_answers(call, asked)
         try:
-            answer = agent.ask(names[0], payload, channel=args.channel, timeout_s=args.timeout, **envelope)
+            answer = agent.ask(names[0], payload, channel=args.channel, timeout_s=timeout_s, **envelope)
         except AskTimeout as error:
             kept = call.room.store.get(error.id)
             if kept is None or kept.exact_state is not State.READY:
@@ -486,6 +497,9 @@ def reply_options(parser: argparse.ArgumentParser) -> None:
 
 def reply(call: Invocation) -> int:
     payload = _payload(call)
+    message = call.room.store.get(call.message_id(call.args.id, held=call.args.id == LAST))
+    if message is not None and message.type == QUESTION:
+        return people.answer(call, message, payload)
     return _settle(call, [call.args.id], lambda message: message.reply(payload, _lane=call.lane), "answered")
 
 

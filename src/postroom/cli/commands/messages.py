@@ -151,7 +151,11 @@ def _line(message: Message) -> str:
 
 def short(message: Message, width: int) -> str:
     """The payload in a list: on one line, cut at that width."""
-    text = output.payload_line(message.payload)
+    return cut(output.payload_line(message.payload), width)
+
+
+def cut(text: str, width: int) -> str:
+    """A text in a list, cut at that width."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from postroom.cli.output import ago
 from postroom.cli.top.picture import agent_lines, wait_lines
+from postroom.core.clock import from_iso
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.system import LINUX
 from postroom.core.system.process import processes_with, sees_processes
@@ -51,8 +52,19 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
     yield agents(room, now_ms)
     yield waiting(room, now_ms)
     yield dead_letters(stats)
+    yield questions(room, now_ms)
     yield pauses(room, now_ms)
     yield upkeep(room, now_ms)
+
+
+def questions(room: Room, now_ms: int) -> Check:
+    """What waits for a person to answer. Questions that are over get their defaults by this look."""
+    found = room.people.open()
+    if not found:
+        return Check("questions", OK, "none waits for a person")
+    oldest = ago(from_iso(found[0].asked), now_ms)
+    says = f"{len(found)} wait for a person, the oldest was asked {oldest}; `postroom questions` lists them"
+    return Check("questions", OK, says)
 
 
 def layout(store: Any) -> Check:
