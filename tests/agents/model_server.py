@@ -50,7 +50,7 @@ Policy = Callable[[Seen], Call | str]
 
 def tool_named(seen: Seen, end: str) -> str:
     """The full name under which the program offers a tool of ours; the usual one where it is not listed."""
-    found = [name for name in seen.tools if re.search(rf"(postroom|mail).*[_/]{end}$", name)]
+    found = [name for name in seen.tools if re.search(rf"(postroom|mail).*[-_/]{end}$", name)]
     return found[0] if found else f"mcp__plugin_postroom_mail__{end}"
 
 
