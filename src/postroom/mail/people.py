@@ -321,7 +321,8 @@ def is_question(message: Message) -> bool:
     return message.type == QUESTION and _wording_of(message) is not None
 
 
-def _judged(gateway: Gateway, message: Message, cell: Cell | None) -> PersonQuestion:
+def _judged(gateway: Gateway, message: Message, cell: Cell | None, *, write: bool = True) -> PersonQuestion:
+    """How a question stands. A default that is due is decided now, unless nothing may be written: it counts all the same."""
     wording = _wording_of(message)
     if wording is None or message.type != QUESTION:
         raise InvalidMessage("id", f"message {message.id} is no question to a person")
@@ -336,6 +337,8 @@ def _judged(gateway: Gateway, message: Message, cell: Cell | None) -> PersonQues
         return _shown(message, wording, "expired")
     made = _Decision(wording.default, NOBODY, DEADLINE, gateway.clock.wall_ms())
     late = f"nobody answered in time: {message.to_agent or 'any person'} was asked, and this is the default"
+    if not write:
+        return _shown(message, wording, "default", made.answer())
     try:
         return _decide(gateway, message, made, {"text": made.said, "default": True, "why": late})
     except RoomUnreachable:  # a room that can only be looked at: it counts all the same, and is kept later
@@ -372,8 +375,8 @@ def _is_over(gateway: Gateway, message: Message) -> bool:
     return message.expires_at_ms is not None and gateway.clock.wall_ms() >= message.expires_at_ms
 
 
-def open_questions(gateway: Gateway, person: str | None = None) -> list[PersonQuestion]:
-    """See `People.open`. Those that are over get their defaults."""
+def open_questions(gateway: Gateway, person: str | None = None, *, write: bool = True) -> list[PersonQuestion]:
+    """See `People.open`. Those that are over get their defaults, unless nothing is to be written (`write` False)."""
     cells = {cell.name.removeprefix(CELLS): cell for cell in gateway.open_store.cell_scan(CELLS)}
     found = []
     for message in _messages_of(gateway, list(cells)):
@@ -382,7 +385,7 @@ def open_questions(gateway: Gateway, person: str | None = None) -> list[PersonQu
             continue  # its answerer has ended it; of one that was forged and ended, `look` tells
         if person is None or message.to_agent in (None, person):
             with suppress(InvalidMessage):
-                found.append(_judged(gateway, message, cell))
+                found.append(_judged(gateway, message, cell, write=write))
     return sorted((each for each in found if each.state == "open"), key=lambda each: each.id)
 
 

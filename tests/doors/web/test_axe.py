@@ -47,6 +47,8 @@ def page() -> Iterator[Any]:
         room.limit("jobs", concurrent=4, waiting=100)
         room.pause("jobs", reason="the database is down", by="mia")
         room.pause(agent="bob", by="mia")
+        room.people.ask("mia", "Deploy 1.4?", "ada", options=["yes", "no"], default="no", timeout_s=7200)
+        room.people.ask("mia", "What shall it be called?", "ada")
         with serving(room) as site, browsing() as page:
             page.emulate_media(reduced_motion="reduce")
             page.goto(site.address)

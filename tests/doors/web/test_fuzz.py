@@ -54,6 +54,7 @@ PATHS = (
         "/api/stop-session",
         "/api/pause",
         "/api/resume",
+        "/api/answer",
         "/api/sign-in",
         "/page/main.js",
     ),
@@ -71,6 +72,7 @@ ACTS = (
     "/api/stop-session",
     "/api/pause",
     "/api/resume",
+    "/api/answer",
     "/api/sign-in",
 )
 NAMES = (

@@ -10,6 +10,7 @@ GET  /api/stream?after=     the same as server-sent events, for ever
 GET  /metrics               Prometheus' text format
 POST /api/send, /api/requeue, /api/drop, /api/release, /api/stop-session
 POST /api/add-task, /api/abort-task, /api/reopen-task, /api/release-task, /api/pause, /api/resume
+POST /api/answer            answers a question to a person
 POST /api/sign-in           keeps the token of the room that says who you are, for a cookie
 """
 
@@ -226,6 +227,7 @@ class Pages:
             "/api/stop-session": self._act(by_hand.One, hand.stop_session),
             "/api/pause": self._act(by_hand.PauseWish, hand.pause),
             "/api/resume": self._act(by_hand.PauseWish, hand.resume),
+            "/api/answer": self._answer,
             "/api/sign-in": self._sign_in,
         }
         return [
@@ -329,6 +331,11 @@ class Pages:
 
         return answer
 
+    async def _answer(self, request: Request) -> Response:
+        """Give a person's answer: not one of the other acts, because the token itself signs it."""
+        wish = await _wish(request, _ANSWER, MAX_BODY_BYTES)
+        return _json(await self._hub.ask(self._hand.answer, wish, self._shown(request)))
+
     async def _sign_in(self, request: Request) -> Response:
         """Keep the token that proves the person at the browser, if it proves one."""
         token = (await _wish(request, _SIGN_IN, MAX_BODY_BYTES)).token.strip()
@@ -371,6 +378,7 @@ def _cursor(request: Request) -> int:
     return whole_number("after", last or request.query_params.get("after"), 0, 0, _MAX_CURSOR)
 
 
+_ANSWER: Final = msgspec.json.Decoder(by_hand.GivenAnswer)
 _SIGN_IN: Final = msgspec.json.Decoder(by_hand.SignIn)
 
 

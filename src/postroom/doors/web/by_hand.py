@@ -1,4 +1,4 @@
-"""Actions of a person on the page: send, put back, drop, release, stop; add, abort and reopen tasks; pause and resume.
+"""Actions of a person on the page: answer questions, send, put back, drop, release, stop; add, abort and reopen tasks; pause and resume.
 
 Everything leaves a trace: a line `by_hand` in the ledger of the message, and an entry in the room's list of such deeds,
 which stays when the message is gone.
@@ -17,7 +17,7 @@ from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYP
 from postroom.core.states import FINISHED, State
 from postroom.doors.strangers import never_seen
 from postroom.errors import IdentityRefused, InvalidMessage
-from postroom.mail import presence, tokens
+from postroom.mail import people, presence, tokens
 from postroom.room import Room
 from postroom.sessions import report
 from postroom.stores.cells import update
@@ -80,6 +80,13 @@ class PauseWish(msgspec.Struct, forbid_unknown_fields=True):
     channel: str | None = None
     agent: str | None = None
     reason: str = ""
+
+
+class GivenAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    """A person's answer to a question."""
+
+    id: str
+    answer: str
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -154,6 +161,20 @@ class ByHand:
         )
         self._remember(who, "sent", [id], "")
         return {"id": id}
+
+    def answer(self, wish: GivenAnswer, shown: str | None) -> dict[str, Any]:
+        """Answer a question to a person, by the token that the request shows or the server has.
+
+        In a room without tokens, by the name of the one who opened the page; one that gave none answers for the person
+        that was asked.
+        """
+        who = self.who(shown)
+        proof = self._counted(shown, tokens.has_tokens(self._room.gateway))
+        name = None if proof is not None or self._name == HUMAN_LANE else self._name
+        answerer = people.Answerer(proof, DOOR, name, "page")
+        given = people.answer(self._room.gateway, wish.id, wish.answer, answerer)
+        self._remember(who, "answered", [wish.id], given.said)
+        return {"id": wish.id, "answer": given.to_dict()}
 
     def requeue(self, wish: ChosenMessages, who: Person) -> dict[str, Any]:
         """Put dead, refused or expired messages back, with their delivery counts reset."""

@@ -20,6 +20,7 @@ from postroom.core.states import State
 from postroom.core.system.files import no_follow
 from postroom.doors.waits import in_cycles
 from postroom.errors import UnknownSession
+from postroom.mail import people
 from postroom.mail.limiting import RoomLimits, rule_text, running_text
 from postroom.mail.receipts import attempts_of
 from postroom.pools import report as pool_report
@@ -53,6 +54,9 @@ MAX_DELAYED: Final = 1000
 #: Of a task's result, so many characters are shown.
 MAX_RESULT: Final = 2000
 MAX_DECISIONS: Final = 30
+#: Questions to people above every view, and the characters of each.
+MAX_QUESTIONS: Final = 20
+MAX_QUESTION: Final = 2000
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 #: Cells in which coordinators keep what they decided begin so.
@@ -81,7 +85,20 @@ class Views:
     def pulse(self) -> Data:
         """The figures at the top of every view."""
         stats = self._room.stats()
-        return {"time_ms": self._room.clock.wall_ms(), "states": stats.states}
+        return {"time_ms": self._room.clock.wall_ms(), "states": stats.states, "questions": self._for_people()}
+
+    def _for_people(self) -> Data:
+        """The questions that wait for a person, the oldest first."""
+        found = people.open_questions(self._room.gateway, write=False)
+        shown = [
+            {
+                **{field: getattr(each, field) for field in ("id", "asker", "person", "options", "default")},
+                "text": text_of({"text": each.text}, MAX_QUESTION),
+                "until_ms": None if each.deadline is None else from_iso(each.deadline),
+            }
+            for each in found[:MAX_QUESTIONS]
+        ]
+        return {"list": shown, "more": len(found) - len(shown)}
 
     def look(self, view: str, pick: str = "") -> Data:
         """One view; `pick` names what of it was chosen."""

@@ -9,6 +9,7 @@ import { Mailboxes } from "./mailboxes.js";
 import { Board } from "./board.js";
 import { Sessions } from "./sessions.js";
 import { DeadLetters } from "./dead.js";
+import { Questions } from "./questions.js";
 import { compose, keys, signIn, toast } from "./dialogs.js";
 import { VIEWS, go, here, linkTo } from "./place.js";
 
@@ -30,6 +31,7 @@ class Page {
       sessions: new Sessions(byId("view-sessions")),
       dead: new DeadLetters(byId("view-dead"), { open }),
     };
+    this.questions = new Questions(byId("questions"));
     set(byId("room"), about.room);
     byId("room").title = about.room;
     this.showWho(about);
@@ -170,6 +172,7 @@ class Page {
   pulse(pulse) {
     setNow(pulse.time_ms);
     this.conversation.pulse(pulse);
+    this.questions.show(pulse.questions);
     const totals = Object.entries(pulse.states).filter(([state]) => ["stored", "claimed", "acked", "answered", "dead"].includes(state));
     const shown = totals.map(([state, n]) => `${state} ${n}`).join();
     if (shown !== this.totals) {
