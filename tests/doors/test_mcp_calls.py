@@ -350,7 +350,7 @@ def test_a_retry_after_the_last_delivery_is_told_for_what_it_is(url: str) -> Non
 
 def test_a_list_that_was_cut_says_how_many_there_are(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_AGENTS", 2)
-    monkeypatch.setattr(calls, "_MAX_HELD", 2)
+    monkeypatch.setattr(calls, "MAX_HELD", 2)
 
     async def main() -> None:
         async with aio.open(url) as room:

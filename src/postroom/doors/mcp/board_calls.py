@@ -53,11 +53,12 @@ class BoardCalls:
 
     async def _list(self, _: Caller, given: tools.BoardCall) -> dict[str, Any]:
         if given.id is not UNSET:
-            return await self._all_of(given.id, given.offset)
+            return await self.all_of(given.id, given.offset)
         found = shown.tasks(await self._room.board.tasks(), MAX_TASKS, given.offset)
         return found | shown.reserved(await self._room.reservations(), MAX_TASKS)
 
-    async def _all_of(self, id: str, offset: int = 0) -> dict[str, Any]:
+    async def all_of(self, id: str, offset: int = 0) -> dict[str, Any]:
+        """All that is said of one task, as its owner gets it."""
         return shown.whole_task(await self._room.board.get(id), offset)
 
     # Claiming
@@ -65,28 +66,29 @@ class BoardCalls:
     async def _claim(self, caller: Caller, given: tools.BoardCall, progress: Progress) -> dict[str, Any]:
         """Take a task and give all of it. Claiming one's own again keeps it longer."""
         id = None if given.id is UNSET else given.id
-        if id is not None and (mine := await self._held_by(caller, id)) is not None:
+        if id is not None and (mine := await self.held_by(caller, id)) is not None:
             await mine.extend(given.for_s)
-            return await self._all_of(id)
+            return await self.all_of(id)
         claiming = self._room.board.claim(caller.agent, id, timeout_s=given.wait_s, lease_s=given.for_s, transient=True)
         held = await self._wait(claiming, progress, given.wait_s, "waiting for a task")
         if held is None:
             return {"tasks": []} | ({} if id is None else {"note": _why_not(await self._room.board.get(id))})
         try:
-            return await self._all_of(held.id)
+            return await self.all_of(held.id)
         except BaseException:
-            self.give_back(held)
+            self.give_back(held.id, held.agent)
             raise
 
-    async def _held_by(self, caller: Caller, id: str) -> aio.HeldTask | None:
+    async def held_by(self, caller: Caller, id: str) -> aio.HeldTask | None:
+        """The task, if the caller holds it."""
         try:
             return await self._room.board.held(id, caller.agent)
         except InvalidMessage:
             return None
 
-    def give_back(self, held: aio.HeldTask) -> None:
+    def give_back(self, id: str, agent: str) -> None:
         """The claim was shown to no one: others may have the task."""
-        self._room.post(lambda room: room.board.held(held.id, held.agent).return_unseen())
+        self._room.post(lambda room: room.board.held(id, agent).return_unseen())
 
     async def _extend(self, caller: Caller, given: tools.BoardCall) -> dict[str, Any]:
         held = await self._room.board.held(_id_of(given), caller.agent)

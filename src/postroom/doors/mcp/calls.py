@@ -10,7 +10,7 @@ is known when the model names the id (to ack or answer it): then it is "shown".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -45,7 +45,7 @@ PAIR_BURST: Final = 60
 ANYBODY: Final = "*"
 MAX_AGENTS: Final = 50
 MAX_CHANNELS: Final = 20
-_MAX_HELD: Final = 20
+MAX_HELD: Final = 20
 _MAX_GIVEN: Final = 1000
 _OLDER_HITS: Final = "there are older hits: narrow the search with from:, in:, after: or before:"
 #: The way out when a recipient was never seen here.
@@ -69,7 +69,7 @@ class MailCalls:
         self.room = room
         self._given: dict[str, dict[str, None]] = {}  # agent -> ids whose bodies this server has shown it
         self._left: set[asyncio.Task[Any]] = set()  # what is still done for callers that were cancelled
-        self._tasks = BoardCalls(room, self._with_progress)
+        self.board = BoardCalls(room, self._with_progress)
 
     async def call(
         self, caller: Caller, name: str, arguments: dict[str, Any] | None, progress: Progress
@@ -136,12 +136,11 @@ class MailCalls:
         except AskFailed as error:
             raise not_answered(error) from None
         told = self.show_answer(caller, answer.message)
-        self._ack_shown([answer])
+        self.ack_shown([answer.ticket])
         return told
 
-    def _ack_shown(self, answers: Iterable[aio.Received]) -> None:
+    def ack_shown(self, tickets: Sequence[Ticket]) -> None:
         """These are handed over now, in this turn of the loop: until then, an asker that leaves gets them as mail."""
-        tickets = [answer.ticket for answer in answers]
         self.room.post(lambda room: [room.gateway.settle(ticket, "acked") for ticket in tickets])
 
     def show_answer(self, caller: Caller, answer: Message) -> dict[str, Any]:
@@ -203,11 +202,11 @@ class MailCalls:
             async with asking as asked:
                 await self._with_progress(asked.over(), progress, given.wait_s, f"waiting for {len(names)} agents")
         except BaseException:
-            self.give_back(caller.agent, [answer.message for answer in asking.answers.values()])
+            self.give_back([answer.ticket for answer in asking.answers.values()])
             raise
         came = asked.answers.values()
         told = self.show_answers(caller, [answer.message for answer in came], asked.missing, enough=asked.enough)
-        self._ack_shown(came)
+        self.ack_shown([answer.ticket for answer in came])
         return told
 
     # Reading
@@ -229,31 +228,33 @@ class MailCalls:
             held = await self.claim(caller, given.limit, channels, taken)
             if not taken and given.wait_s and not self.unseen(caller, held):
                 await self._wait_and_claim(caller, given, channels, taken, progress)
-            return await self.show_mail(caller, held, taken)
+            new = {message.id for message in self.unseen(caller, held)}
+            recalled = [message.id for message in held if message.id not in new]
+            return await self.show_mail(caller, held[:MAX_HELD], taken, recalled, max(len(held) - MAX_HELD, 0))
         except BaseException:
-            self.give_back(caller.agent, taken)
+            self.give_back(tickets_of(caller.agent, taken))
             raise
 
     def unseen(self, caller: Caller, held: list[Message]) -> list[Message]:
         """Those of what the caller holds that this server has not shown it yet."""
         known = self._given.get(caller.agent, {})
-        return [message for message in held[:_MAX_HELD] if message.id not in known]
+        return [message for message in held[:MAX_HELD] if message.id not in known]
 
-    async def show_mail(self, caller: Caller, held: list[Message], taken: list[Message]) -> dict[str, Any]:
-        """What the caller holds, and what was taken for it now. When this raises, nothing was shown."""
+    async def show_mail(
+        self, caller: Caller, held: Sequence[Message], taken: Sequence[Message], recalled: Collection[str], more: int
+    ) -> dict[str, Any]:
+        """What the caller holds, of which some are only recalled, and what was taken for it now; `more` are left out.
+
+        When this raises, nothing was shown.
+        """
         box = await self._box(caller)
         words = Words()
-        again = held[:_MAX_HELD]
-        new = {message.id for message in self.unseen(caller, again)}
-        told = [
-            shown.mail(m, words, seen_before=True, most=shown.MAX_BODY if m.id in new else shown.MAX_RECALLED)
-            for m in again
-        ]
+        bodies = [shown.MAX_RECALLED if message.id in recalled else shown.MAX_BODY for message in held]
+        told = [shown.mail(m, words, seen_before=True, most=most) for m, most in zip(held, bodies, strict=True)]
         told += [shown.mail(m, words, seen_before=m.delivery_count > 1) for m in taken]
-        self._remember(caller.agent, [message.id for message in (*again, *taken)])
+        self._remember(caller.agent, [message.id for message in (*held, *taken)])
         self.room.post(_noting([message.id for message in taken], caller.agent, "notified", "mcp inbox"))
-        more = {"more": left} if (left := len(held) - _MAX_HELD) > 0 else {}
-        return {"messages": told, **box, **more}
+        return {"messages": told, **box, **({"more": more} if more else {})}
 
     async def _box(self, caller: Caller) -> dict[str, Any]:
         """What else waits: the caller's own mail, and in which channels mail waits for anybody."""
@@ -276,7 +277,7 @@ class MailCalls:
         try:
             held, fresh = await asyncio.shield(job)
         except asyncio.CancelledError:
-            self.afterwards(job, lambda result: self.give_back(caller.agent, result[1]))
+            self.afterwards(job, lambda result: self.give_back(tickets_of(caller.agent, result[1])))
             raise
         taken += fresh
         return held
@@ -304,6 +305,10 @@ class MailCalls:
             coming = self._mail_comes(caller.agent, channels, given.wait_s)
             await self._with_progress(coming, progress, given.wait_s, "waiting for mail")
             found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
+        return await self.show_peeked(caller, found)
+
+    async def show_peeked(self, caller: Caller, found: Sequence[Message]) -> dict[str, Any]:
+        """What is there to look at."""
         words = Words()
         self.room.post(_noting([message.id for message in found], caller.agent, "notified", "mcp peek"))
         told = [shown.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
@@ -447,7 +452,7 @@ class MailCalls:
     # The board, and the agents of the room
 
     async def _board(self, caller: Caller, given: tools.BoardCall, progress: Progress) -> dict[str, Any]:
-        return await self._tasks.call(caller, given, progress)
+        return await self.board.call(caller, given, progress)
 
     async def _who(self, caller: Caller, _: tools.Who, __: Progress) -> dict[str, Any]:
         agents = await self.room.agents()
@@ -480,9 +485,9 @@ class MailCalls:
 
     def _return_received(self, result: Any) -> None:
         if isinstance(result, aio.Received) and result.settled is None:
-            self.give_back(result.ticket.agent, [result.message])
+            self.give_back([result.ticket])
         elif isinstance(result, aio.HeldTask):
-            self._tasks.give_back(result)
+            self.board.give_back(result.id, result.agent)
 
     def afterwards(self, job: asyncio.Future[T], undo: Callable[[T], None]) -> None:
         """The job's caller has left: when the job is done, undo its result."""
@@ -495,11 +500,15 @@ class MailCalls:
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
-    def give_back(self, agent: str, messages: list[Message]) -> None:
+    def give_back(self, tickets: list[Ticket]) -> None:
         """These were shown to no one: they are ready again, and the delivery does not count."""
-        tickets = [Ticket(message.id, message.token, agent) for message in messages]
         if tickets:
             self.room.post(lambda room: [room.gateway.settle(ticket, "returned", detail=UNSEEN) for ticket in tickets])
+
+
+def tickets_of(agent: str, messages: list[Message]) -> list[Ticket]:
+    """The tickets of messages that were claimed for an agent."""
+    return [Ticket(message.id, message.token, agent) for message in messages]
 
 
 def not_answered(error: AskFailed) -> ToolFailed:

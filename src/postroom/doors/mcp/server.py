@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -24,10 +24,12 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
+from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp.shared.message import SessionMessage
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from postroom import __version__, aio
 from postroom.core.untrusted import visible
@@ -45,6 +47,7 @@ from .calls import MailCalls, ToolFailed
 from .connections import Connections
 from .frames import FrameFault, fault_of
 from .guard import App, McpGuard, Receive, Scope, Send
+from .tasks import EXTENSION, NoSuchTask, Tasks, TaskStanding, forget_old
 
 Context = ServerRequestContext[Any, Any]
 #: Finds the caller over stdio, from the synchronous room and the call's `_meta`; in the room's thread.
@@ -83,6 +86,28 @@ _TOOLS: Final = [
     for tool in tools.TOOLS
 ]
 _INPUT_SCHEMAS: Final = {tool.name: tool.input_schema for tool in _TOOLS}
+#: What a client must declare to use tasks.
+_NEEDS_TASKS: Final[dict[str, Any]] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+#: A stream tells of so many tasks at most.
+_MAX_WATCHED: Final = 100
+
+
+class TaskParams(types.RequestParams):
+    """The parameters of `tasks/get` and `tasks/cancel`."""
+
+    task_id: str
+
+
+class TaskUpdateParams(TaskParams):
+    """The parameters of `tasks/update`."""
+
+    input_responses: dict[str, Any]
+
+
+class TaskNotification(types.Notification[dict[str, Any], str]):
+    """Tells how a task stands."""
+
+    method: str = "notifications/tasks"
 
 
 class OpenedRoom:
@@ -91,6 +116,7 @@ class OpenedRoom:
     def __init__(self, open_room: Callable[[], Awaitable[aio.Room]]) -> None:
         self._open = open_room
         self._calls: MailCalls | None = None
+        self._waiting_calls: Tasks | None = None
         self._lock = asyncio.Lock()
 
     async def calls(self) -> MailCalls:
@@ -99,6 +125,14 @@ class OpenedRoom:
             if self._calls is None:
                 self._calls = MailCalls(await self._open())
             return self._calls
+
+    async def tasks(self) -> Tasks:
+        """The tasks in the room; as `calls`."""
+        calls = await self.calls()
+        if self._waiting_calls is None:
+            self._waiting_calls = Tasks(calls)
+            calls.room.post(forget_old)
+        return self._waiting_calls
 
     async def close(self) -> None:
         """Close the room, if it was opened."""
@@ -113,7 +147,7 @@ class PostroomServer:
         self._room = room
         self._identify = identify
         self._watches: dict[tuple[int, str], Watch] = {}  # by connection and resource
-        self.server: Server[Any] = Server(
+        self.server = _ServerWithTasks(
             "postroom",
             version=__version__,
             title="Postroom",
@@ -129,6 +163,9 @@ class PostroomServer:
             on_unsubscribe_resource=self._unsubscribe,
             on_subscriptions_listen=self._listen,
         )
+        self.server.add_request_handler("tasks/get", TaskParams, self._get_task)
+        self.server.add_request_handler("tasks/update", TaskUpdateParams, self._update_task)
+        self.server.add_request_handler("tasks/cancel", TaskParams, self._cancel_task)
 
     async def close(self) -> None:
         """End what runs for clients, and close the room."""
@@ -153,18 +190,51 @@ class PostroomServer:
     async def _list_tools(self, _ctx: Context, _params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=_TOOLS)
 
-    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         if params.name not in tools.BY_NAME:
             names = ", ".join(tools.BY_NAME)
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {visible(params.name)[:100]}; the tools are: {names}")
         try:
             calls, caller = await self._caller(ctx)
-            result = await calls.call(caller, params.name, params.arguments, ctx.session.report_progress)
+            runs = await self._room.tasks() if _has_tasks(ctx) else calls
+            result = await runs.call(caller, params.name, params.arguments, ctx.session.report_progress)
         except PostroomError as error:
-            text = str(error) if isinstance(error, ToolFailed) else shown.error(error)
-            return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
-        text = msgspec.json.encode(result).decode()
-        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
+            return _failed(str(error) if isinstance(error, ToolFailed) else shown.error(error))
+        return {**result.task, "resultType": "task"} if isinstance(result, TaskStanding) else _done(result)
+
+    # Tasks
+
+    async def _get_task(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+        tasks, caller = await self._own_task(ctx, params)
+        with _task_errors():
+            return _detailed(await tasks.get(caller, params.task_id))
+
+    async def _update_task(self, ctx: Context, params: TaskUpdateParams) -> types.EmptyResult:
+        """No task of ours asks its client for anything: there is nothing to update, and answers to nothing are ignored."""
+        tasks, caller = await self._own_task(ctx, params)
+        with _task_errors():
+            await tasks.check(caller, params.task_id)
+        return types.EmptyResult()
+
+    async def _cancel_task(self, ctx: Context, params: TaskParams) -> types.EmptyResult:
+        tasks, caller = await self._own_task(ctx, params)
+        with _task_errors():
+            await tasks.cancel(caller, params.task_id)
+        return types.EmptyResult()
+
+    async def _own_task(self, ctx: Context, params: TaskParams) -> tuple[Tasks, Caller]:
+        """The tasks and the caller, for a client that has declared that it knows tasks."""
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
+        _must_have_tasks(ctx)
+        headers = getattr(ctx.request, "headers", None)
+        if headers is not None and decode_header_value(headers.get(MCP_NAME_HEADER)) != params.task_id:
+            raise MCPError(
+                types.HEADER_MISMATCH, "mcp-name header does not match the request body's 'taskId' parameter"
+            )
+        with _task_errors():
+            _, caller = await self._caller(ctx)
+            return await self._room.tasks(), caller
 
     # Resources: one's own inbox, and the board
 
@@ -236,13 +306,13 @@ class PostroomServer:
     async def _listen(
         self, ctx: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """One stream of hints. Of the resources that were asked for, only one's own are honoured."""
+        """One stream of hints. Of the resources and tasks that were asked for, only one's own are honoured."""
         asked = params.notifications
         uris = [str(uri) for uri in asked.resource_subscriptions or ()]
-        bus = InMemorySubscriptionBus()
-        watching: list[asyncio.Task[None]] = []
+        ids = _task_ids(ctx, asked)
+        stream = _Stream(ctx)
         try:
-            if uris:
+            if uris or ids:
                 with suppress(PostroomError):
                     calls, caller = await self._caller(ctx)
                     own = [uri for uri in uris if uri in (BOARD_URI, inbox_uri(caller.agent))]
@@ -250,14 +320,151 @@ class PostroomServer:
                         calls.refused(caller, f"reader of {uri}")
                     uris = own
                     for uri in own:
-                        watch = _telling(calls.room, caller.agent, uri, lambda uri: bus.publish(ResourceUpdated(uri)))
-                        task, armed = watch
-                        watching.append(task)
-                        await armed.wait()
-            honoured = asked.model_copy(update={"resource_subscriptions": uris or None})
-            return await ListenHandler(bus)(ctx, params.model_copy(update={"notifications": honoured}))
+                        await stream.add(_telling(calls.room, caller.agent, uri, stream.tell_of_resource))
+                    tasks = await self._room.tasks()
+                    ids = await tasks.own(caller, ids)
+                    for id in ids:
+                        await stream.add(_watching(tasks, caller, id, stream.tell_of_task))
+            return await stream.run(_honoured(asked, uris, ids))
         finally:
-            await _cancel(watching)
+            await _cancel(stream.watching)
+
+
+class _ServerWithTasks(Server[Any]):
+    """The SDK's server; it offers tasks to clients of the stateless protocol, the only ones that can be told of them."""
+
+    def get_capabilities(
+        self, *args: Any, protocol_version: str | None = None, **kwargs: Any
+    ) -> types.ServerCapabilities:
+        """The SDK's, and the extension."""
+        found = super().get_capabilities(*args, protocol_version=protocol_version, **kwargs)
+        if protocol_version in MODERN_PROTOCOL_VERSIONS:
+            found.extensions = {EXTENSION: {}}
+        return found
+
+
+class _Stream:
+    """The stream of one `subscriptions/listen`: what is watched for it, told after it was confirmed."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.watching: list[asyncio.Task[None]] = []
+        self._ctx = ctx
+        self._confirmed = asyncio.Event()
+
+    async def add(self, watch: Watch) -> None:
+        """Watch something, from now on."""
+        task, armed = watch
+        self.watching.append(task)
+        await armed.wait()
+
+    async def run(self, honoured: types.SubscriptionFilter) -> types.SubscriptionsListenResult:
+        """Confirm the stream, and keep it until nothing more can come on it: mostly, until the client leaves."""
+        meta = self._stream_id()
+        params = types.SubscriptionsAcknowledgedNotificationParams(notifications=honoured, _meta=meta)
+        await self._tell(types.SubscriptionsAcknowledgedNotification(params=params))
+        self._confirmed.set()
+        await (asyncio.wait(self.watching) if self.watching else asyncio.Event().wait())  # without any, for ever
+        return types.SubscriptionsListenResult(_meta=meta)
+
+    async def tell_of_resource(self, uri: str) -> None:
+        """A resource has changed."""
+        await self._confirmed.wait()
+        params = types.ResourceUpdatedNotificationParams(uri=uri, _meta=self._stream_id())
+        await self._tell(types.ResourceUpdatedNotification(params=params))
+
+    async def tell_of_task(self, standing: TaskStanding) -> None:
+        """A task stands so now."""
+        await self._confirmed.wait()
+        await self._tell(TaskNotification(params={**_detailed(standing), "_meta": self._stream_id()}))
+
+    def _stream_id(self) -> dict[str, Any]:
+        return {SUBSCRIPTION_ID_META_KEY: self._ctx.request_id}
+
+    async def _tell(self, notification: Any) -> None:
+        await self._ctx.session.send_notification(notification, related_request_id=self._ctx.request_id)
+
+
+def _has_tasks(ctx: Context) -> bool:
+    """Whether the client has declared for this request that it knows tasks."""
+    if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        return False
+    declared = ctx.session.client_capabilities
+    return declared is not None and EXTENSION in (declared.extensions or {})
+
+
+def _must_have_tasks(ctx: Context) -> None:
+    if not _has_tasks(ctx):
+        raise MCPError(
+            types.MISSING_REQUIRED_CLIENT_CAPABILITY, f"Missing required client capability: {EXTENSION}", _NEEDS_TASKS
+        )
+
+
+def _task_ids(ctx: Context, asked: types.SubscriptionFilter) -> list[str]:
+    """The tasks of which a stream is to tell."""
+    ids = (asked.model_extra or {}).get("taskIds")
+    if not ids:
+        return []
+    _must_have_tasks(ctx)
+    if not isinstance(ids, list) or len(ids) > _MAX_WATCHED or not all(isinstance(id, str) for id in ids):
+        raise MCPError(types.INVALID_PARAMS, f"taskIds must be a list of at most {_MAX_WATCHED} texts")
+    return ids
+
+
+def _honoured(asked: types.SubscriptionFilter, uris: list[str], ids: list[str]) -> types.SubscriptionFilter:
+    """What a stream tells of, of what was asked for. Lists of tools, prompts and resources never change."""
+    tasks = {"taskIds": ids} if ids else {}
+    return types.SubscriptionFilter(
+        tools_list_changed=asked.tools_list_changed or None,
+        prompts_list_changed=asked.prompts_list_changed or None,
+        resources_list_changed=asked.resources_list_changed or None,
+        resource_subscriptions=uris or None,
+        **tasks,
+    )
+
+
+@contextmanager
+def _task_errors() -> Iterator[None]:
+    try:
+        yield
+    except NoSuchTask as error:
+        raise MCPError(types.INVALID_PARAMS, str(error)) from None
+    except PostroomError as error:
+        raise MCPError(types.INTERNAL_ERROR, shown.error(error)) from None
+
+
+def _done(result: dict[str, Any]) -> types.CallToolResult:
+    text = msgspec.json.encode(result).decode()
+    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
+
+
+def _failed(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+
+def _detailed(standing: TaskStanding) -> dict[str, Any]:
+    """A task with what it came to: exactly what its call would have returned."""
+    if standing.failure is not None:
+        result = _failed(standing.failure)
+    elif standing.result is not None:
+        result = _done(standing.result)
+    else:
+        return standing.task
+    return {**standing.task, "result": result.model_dump(by_alias=True, mode="json", exclude_none=True)}
+
+
+def _watching(tasks: Tasks, caller: Caller, id: str, tell: Callable[[TaskStanding], Awaitable[None]]) -> Watch:
+    """A task that tells a client how one of its tasks ended, and the event from which on it misses nothing."""
+    armed = asyncio.Event()
+
+    async def watching() -> None:
+        with suppress(NoSuchTask):
+            async with aclosing(tasks.watch(caller, id, armed.set)) as standings:
+                async for standing in standings:
+                    await tell(standing)
+
+    task = asyncio.create_task(watching())
+    task.add_done_callback(lambda _: armed.set())
+    return task, armed
 
 
 def inbox_uri(agent: str) -> str:
