@@ -22,7 +22,7 @@ SECTIONS = {
     "Tutorial": ["guide"],
     "How-to guides": [
         "install", "cli", "agents", "conversations", "people", "schedules", "limits", "board", "sessions", "pool", "inference",
-        "files", "communications", "language", "checking", "search", "keeping", "web", "operations", "from",
+        "files", "files-by-hand", "communications", "language", "checking", "search", "keeping", "web", "operations", "from",
     ],
     "Concepts": [
         "guarantees", "proof", "security", "compare", "glossary", "architecture", "design", "platforms", "dependencies",

@@ -131,7 +131,7 @@ def work_for_lead(
     """Do the tasks assigned to this worker. Yields the id of each task that it reported, done or blocked.
 
     An assignment of a task that is another agent's, or that has been done since, is skipped. One that does not come
-    from a lead, or names no task, is refused, with the reason. Ends when nothing was assigned for `timeout_s` (None:
+    from a lead, or names no task, is refused; its sender gets an `info` with the reason. Ends when nothing was assigned for `timeout_s` (None:
     never).
     """
     board = room.board
@@ -142,11 +142,19 @@ def work_for_lead(
             check_direction(IMPLEMENT, message.from_agent, name, board.leads())
             task = board.claim(name, message.payload.get("task_id", ""), lease_s=lease_s)
         except (InvalidMessage, UnknownTask) as wrong:
-            message.refuse(str(wrong))
+            _refuse(message, name, str(wrong))
             continue
         message.ack()  # from here on the board keeps the task, and gives it to another if this process dies
         if task is not None and _do(task, work):
             yield task.id
+
+
+def _refuse(message: Received, name: str, why: str) -> None:
+    """Refuse an assignment, and tell its sender: one that works with files alone sees no receipt."""
+    reason = words("reason", why)  # which names the task, and is not longer than a message may be
+    said = {"text": reason, "about": IMPLEMENT, "message_id": message.id}
+    told = Draft(from_agent=name, to_agent=message.from_agent, type="info", payload=said, correlation_id=message.id)
+    message.conclude(Settlement("refused", reason, answer=check(told)))
 
 
 # Claim board

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from postroom.board import board as boards
 from postroom.board import reservations as reserved_files
+from postroom.board.clerk import Clerk
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import (
     FOLDER,
@@ -82,6 +83,7 @@ class Room(RoomView):
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._parts: dict[Callable[[Gateway], Any], Any] = {}
+        self._clerk = Clerk(self._gateway, self.board)
         self._ticker.look()
 
     @property

@@ -45,6 +45,7 @@ class Board:
         self._keeper: TaskHeartbeats | None = None
         self._known = False
         self._local = threading.local()
+        self._reading_mail = threading.RLock()  # a look comes after what another thread of this process takes out of it
 
     # Adding
 
@@ -250,7 +251,9 @@ class Board:
 
     # Acting on tasks that others hold, or nobody
 
-    def abort(self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False) -> bool:
+    def abort(
+        self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False, _told: str | None = None
+    ) -> bool:
         """Call a task off. A running owner is told at once (`task.aborted`), and its later `done` is refused.
 
         False when it is already done or aborted. An owner that is not a running process is told by mail (`abort`). `by` names
@@ -267,7 +270,7 @@ class Board:
         def decide(value: Value) -> Value | None:
             if value["state"] not in (READY, CLAIMED, BLOCKED):
                 return None
-            by_mail = value["state"] == CLAIMED and value["process"] is None and value["owner"] != by
+            by_mail = value["state"] == CLAIMED and value["process"] is None and value["owner"] not in (by, _told)
             teller = by or value["lead"] or BOARD
             told = {"tell_owner": teller if by_mail else None}
             return ended(value, ABORTED, token=value["token"] + 1, why=said, **told)
@@ -384,7 +387,8 @@ class Board:
             return  # applying mail leads here again
         self._local.looking = True
         try:
-            mail.apply(self._book, self)
+            with self._reading_mail:
+                mail.apply(self._book, self)
             self._book.look_over()
         except RoomUnreachable as error:  # where nothing can be written, the board is shown as it stands
             if isinstance(error, RoomGone) or not self._gateway.store.why_only_looking():

@@ -67,18 +67,20 @@ class HeldTask:
 
     # What the owner may say
 
-    def done(self, result: Any = None) -> bool:
+    def done(self, result: Any = None, *, _told: str | None = None) -> bool:
         """It is done. The lead is told, and what waited for it can be claimed."""
         faults: list[Fault] = []
         payload_text({"result": result}, faults)
         if faults:
             raise InvalidMessage([Fault(field.replace("payload.", "", 1), problem) for field, problem in faults])
-        return self._settle(DONE, lambda value: ended(value, DONE, result=result, why=None, owner=self.agent))
+        return self._settle(
+            DONE, lambda value: ended(value, DONE, result=result, why=None, owner=self.agent, told=_told)
+        )
 
-    def blocked(self, why: str) -> bool:
+    def blocked(self, why: str, *, _told: str | None = None) -> bool:
         """It cannot go on. The lead is told; `board.reopen` makes it ready again."""
         said = words("why", why)
-        return self._settle(BLOCKED, lambda value: ended(value, BLOCKED, why=said, owner=self.agent))
+        return self._settle(BLOCKED, lambda value: ended(value, BLOCKED, why=said, owner=self.agent, told=_told))
 
     def release(self, why: str | None = None) -> bool:
         """Let others have it, at once."""

@@ -3,6 +3,7 @@
     claim    task_id                                   as `board.claim`, for the sender; one that lost is told by an `info`
     status   task_id, state (done, blocked, ready …)   as the owner's `done`, `blocked`, `release`
     status   task_id, title, after                     a task that is not there yet is added
+    status   report: the id of a message of its own    what that message says, see `_heed`
     status   without a task                            kept as the sender's note
     info     anything                                  kept as the sender's note
 
@@ -13,12 +14,13 @@ died in the middle is simply applied again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.message import Draft, Message, check
 from postroom.core.states import State
-from postroom.errors import InvalidMessage, PostroomError, RoomError, UnknownTask, sentence_of
+from postroom.errors import InvalidMessage, PostroomError, RoomError, UnknownTask, WrongDirection, sentence_of
 from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
@@ -42,7 +44,9 @@ class Steps(Protocol):
     ) -> Task: ...
     def get(self, id: str) -> Task: ...
     def held(self, id: str, agent: str) -> HeldTask: ...
-    def abort(self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False) -> bool: ...
+    def abort(
+        self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False, _told: str | None = None
+    ) -> bool: ...
     def reopen(self, id: str) -> bool: ...
 
 
@@ -57,7 +61,7 @@ def apply(book: Book, board: Steps) -> None:
         want = Want(agent=BOARD, lease_s=30.0, owner=gateway.process, limit=10)
         deliveries = gateway.claim(want).deliveries
         for delivery in deliveries:
-            message = delivery.message
+            message = _meant(gateway, delivery.message)
             try:
                 _apply_one(book, board, message)
                 outcome, problem = "acked", None
@@ -95,8 +99,18 @@ def task_of(message: Message) -> str | None:
     return named if isinstance(named, str) and named else None
 
 
+def _meant(gateway: Gateway, message: Message) -> Message:
+    """The message that a `status` names as its report, if its sender sent that one, too; else the message itself."""
+    id = message.payload.get("report") if message.type == "status" else None
+    named = gateway.store.get(id) if isinstance(id, str) else None
+    return message if named is None or named.from_agent != message.from_agent else named
+
+
 def _apply_one(book: Book, board: Steps, message: Message) -> None:
     sender, task_id = message.from_agent, task_of(message)
+    if message.to_agent != BOARD:
+        _heed(book, board, message)
+        return
     check_direction(message.type, sender, BOARD, book.leads())
     if message.type == "claim":
         _claim(book, sender, task_id)
@@ -105,6 +119,33 @@ def _apply_one(book: Book, board: Steps, message: Message) -> None:
     else:
         note = {"payload": message.payload, "at_ms": message.timestamp_ms}
         book.store.cell_write(NOTES + sender, note)
+
+
+def _heed(book: Book, board: Steps, message: Message) -> None:
+    """Let the board follow what an agent told another one, by files alone: the source's protocol asks for no more.
+
+    A report settles its task, also without a claim before. An abort calls off what its recipient holds or has not begun;
+    without a task, all that it holds. What names no task of the board, or went in the wrong direction, is between those
+    two.
+    """
+    sender, to, id = message.from_agent, message.to_agent, task_of(message)
+    with suppress(WrongDirection):
+        check_direction(message.type, sender, to, book.leads())
+        if message.type == "abort":
+            for each in _called_off(book, to, id):
+                board.abort(each, _why(message.payload), by=sender, _told=to)
+        elif message.type in (DONE, BLOCKED) and id is not None and book.read(id) is not None:
+            _report(board, sender, id, message.type, message.payload, book=book, told=to)
+
+
+def _called_off(book: Book, worker: str | None, id: str | None) -> list[str]:
+    """The tasks that an abort to a worker is about."""
+    if id is None:
+        return [
+            id for id, each in book.all().items() if each.value["owner"] == worker and each.value["state"] == CLAIMED
+        ]
+    found = book.read(id)
+    return [id] if found is not None and found.value["owner"] in (None, worker) else []
 
 
 def _claim(book: Book, agent: str, task_id: str | None) -> None:
@@ -151,7 +192,7 @@ def _status(book: Book, board: Steps, message: Message, id: str) -> None:
         _must_lead(book.gateway, message, found.value["lead"], "reopen")
         board.reopen(id)
     elif state is not None:
-        _report(board, agent, id, state, said)
+        _report(board, agent, id, state, said, book=book)
 
 
 def _must_lead(gateway: Gateway, message: Message, lead: str | None, deed: str) -> None:
@@ -161,22 +202,32 @@ def _must_lead(gateway: Gateway, message: Message, lead: str | None, deed: str) 
     tokens.must_be_person(gateway, message.from_agent, "board", told, human=human, unless=(lead, BOARD))
 
 
-def _report(board: Steps, agent: str, id: str, state: str, said: dict[str, Any]) -> None:
-    """Done, blocked or given back, by its owner."""
+def _report(
+    board: Steps, agent: str, id: str, state: str, said: dict[str, Any], *, book: Book, told: str | None = None
+) -> None:
+    """Done, blocked or given back, by its owner. One who has `told` its lead by files alone need not have claimed it."""
     now = board.get(id)
     if now.state == state and now.owner == agent:
         return  # applied before
     if now.state == READY and state == READY:
         return
+    if told is not None and now.state == READY:
+        _claim(book, agent, id)
     task = board.held(id, agent)
     if state == DONE:
-        counted = task.done(said.get("result"))
+        counted = task.done(_result(said) if told is not None else said.get("result"), _told=told)
     elif state == BLOCKED:
-        counted = task.blocked(_why(said) or "it did not say why")
+        counted = task.blocked(_why(said) or "it did not say why", _told=told)
     else:
         counted = task.release(_why(said))
     if not counted:
         raise Lost(f"task {id} is no longer {agent}'s; its report does not count")
+
+
+def _result(said: dict[str, Any]) -> Any:
+    """What a worker's own message says of its result: the field of that name, or all of it."""
+    rest = {name: value for name, value in said.items() if name not in ("task_id", "spec")}
+    return said.get("result", rest or None)
 
 
 def _why(said: dict[str, Any]) -> str | None:

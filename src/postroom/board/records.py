@@ -262,6 +262,8 @@ class Book:
             return self._draft(value["tell_owner"], owner, "abort", value, {"why": value["why"]})
         if lead is None or owner is None or lead == owner or state not in (DONE, BLOCKED):
             return None
+        if value.get("told") == lead:  # by the owner itself
+            return None
         said = {"result": value["result"]} if state == DONE else {"why": value["why"]}
         return self._draft(owner, lead, state, value, said)
 

@@ -314,6 +314,8 @@ class Store(ABC):
     restores: ClassVar[bool] = False  # messages of another room can be taken over (`restore`)
 
     clock: Clock
+    #: Called, in any thread, when mail for the board was left by hand; it must not wait. A room sets it.
+    board_mail_came: Callable[[], None] = staticmethod(lambda: None)
 
     @property
     def process(self) -> str:

@@ -191,7 +191,7 @@ class BoardFiles:
             return [f"it must be an object, not {_short(said)}"]
         faults = [f"{_short(name)} is not a known key there" for name in said if name not in ("updated", "tasks")]
         for name, entry in _pairs(said.get("tasks"), faults, "tasks"):
-            key = _key_of(name)
+            key = task_key(name)
             if key is None:
                 faults.append(f"{_short(name)} cannot be the id of a task")
             elif not isinstance(entry, dict):
@@ -203,7 +203,7 @@ class BoardFiles:
     def _take_up_claims(self, room: FileTables, said: Any, tasks: Tasks) -> list[str]:
         faults: list[str] = []
         for name, entry in _claims_in(said, tasks, faults):
-            key, owner = _key_of(name), _owner_of(entry)
+            key, owner = task_key(name), _owner_of(entry)
             if owner is None:
                 faults.append(f"there is no owner for {_short(name)}")
             elif key is not None and key in tasks:
@@ -219,16 +219,7 @@ class BoardFiles:
             return  # from an older copy of the file: the cell has changed since
         said = {name: item for name, item in entry.items() if name != "version"}
         if version == 0:
-            usual: dict[str, Any] = {
-                "id": unquote(key),
-                "title": unquote(key),
-                "state": "ready",
-                "owner": None,
-                "after": [],
-                "lease": None,
-                "payload": {},
-            }
-            said = {**usual, **said}
+            said = {**new_task(key), **said}
         if said != {name: item for name, item in value.items() if name in said}:
             _set(room, key, {**value, **said}, tasks)
 
@@ -293,7 +284,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
-def _key_of(name: str) -> str | None:
+def new_task(key: str) -> dict[str, Any]:
+    """A task that somebody names by hand, as it is when nothing more is said of it."""
+    id = unquote(key)
+    return {"id": id, "title": id, "state": "ready", "owner": None, "after": [], "lease": None, "payload": {}}
+
+
+def task_key(name: str) -> str | None:
     """The key of a task, of its id or of the key itself. It is the one under which the board looks for it
     (tests/stores/files/test_board.py: test_a_task_written_by_hand_under_any_id_can_be_claimed_and_done).
     """

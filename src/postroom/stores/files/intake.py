@@ -20,6 +20,7 @@ from postroom.stores.contract import FEED, topic_cells, topic_channel, topic_to
 from postroom.stores.tables import steps
 
 from .board import BOARD, PATIENCE_S, BoardFiles
+from .for_board import lead_of_report, pass_on
 from .message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
 from .names import file_of, folder_of, is_cut, is_message_file, is_utf8, name_of
 from .resting import FileRow
@@ -101,6 +102,8 @@ class Intake:
         return topics
 
     def _topic_of(self, folder: str) -> str:
+        if folder.startswith(f"{OUTBOX}/"):
+            return topic_to(BOARD)  # a report; whom else it is for is seen when it is read
         if folder.startswith(f"{_CHANNEL_FOLDER}/"):
             return topic_channel(self.name_of(folder) or "")
         return topic_to(self.name_of(folder) or "")
@@ -244,7 +247,7 @@ class Intake:
             to_agent, channel = (None, name) if folder.startswith(f"{_CHANNEL_FOLDER}/") else (name, None)
         is_signal = folder.startswith(f"{OUTBOX}/")
         if is_signal:
-            to_agent = body.fields.get("to")
+            to_agent = body.fields.get("to", lead_of_report(room, body, file))
             if not isinstance(to_agent, str):
                 return  # a file to be read, for nobody in particular
             body.fields["from"] = name
@@ -265,6 +268,7 @@ class Intake:
         room.store(row)
         room.bodies[row.key] = body if row.dropped else Body(body.fields, merge=False)
         self._answered(room, row, draft)
+        pass_on(room, row)
 
     def _answered(self, room: FileTables, row: FileRow, draft: Draft) -> None:
         """A file that answers a question, from the agent that was asked, ends that question."""

@@ -25,13 +25,13 @@ from postroom.errors import PostroomError, RoomClosed, RoomGone, RoomUnreachable
 from postroom.stores import contract, layouts
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
-from postroom.stores.contract import ANY, LIMITS, Claimed, Settled, Swept, Ticket, Want
+from postroom.stores.contract import ANY, LIMITS, Claimed, Settled, Swept, Ticket, Want, topic_to
 from postroom.stores.liveness import Attendance
 from postroom.stores.tables import steps
 from postroom.stores.tables.store import TableStore, Turn, whole
 
 from . import upgrade
-from .board import BOARD_FILES, LATE_S, BoardFiles
+from .board import BOARD, BOARD_FILES, LATE_S, BoardFiles
 from .board_mark import BoardMark
 from .commit import Commits, sync_folders
 from .intake import INBOX, Intake
@@ -304,11 +304,11 @@ class FilesStore(TableStore):
             finally:
                 room.bodies.clear()
         crashpoints.reached("files.committed")
-        bells = self._bells  # once: another thread may close the room meanwhile
-        if bells is not None:
-            bells.ring(rings.everyone, rings.one_each)
+        _ring(self._bells, rings)
         if self._board.due_ns is not None and not self._late_board.knows:
             self._late_board.tell()
+        if due and topic_to(BOARD) in rings.everyone:
+            self.board_mail_came()
         try:
             sync_folders(folders)
         except OSError as error:
@@ -482,6 +482,8 @@ class FilesStore(TableStore):
         bells = self._bells
         if topics and self._waiters > 1 and bells is not None:
             bells.ring(topics)
+        if topic_to(BOARD) in topics:
+            self.board_mail_came()
         return topics
 
     def _forget(self) -> None:
@@ -541,6 +543,12 @@ class FilesStore(TableStore):
             self.close()
         except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
             pass
+
+
+def _ring(bells: Bells | None, rings: LogStep) -> None:
+    """Wake all that a step concerns. The bells are looked up once: another thread may close the room meanwhile."""
+    if bells is not None:
+        bells.ring(rings.everyone, rings.one_each)
 
 
 def _why_only_looking(folder: Path) -> str:
