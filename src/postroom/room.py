@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -83,7 +85,7 @@ class Room(RoomView):
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._parts: dict[Callable[[Gateway], Any], Any] = {}
-        self._clerk = Clerk(self._gateway, self.board)
+        self._clerk = Clerk(self._gateway, partial(_look_at_board, weakref.ref(self)))
         self._ticker.look()
 
     @property
@@ -506,6 +508,12 @@ class Room(RoomView):
         while changes := self._gateway.store.events(after, PAGE):
             yield from changes
             after = changes[-1].number
+
+
+def _look_at_board(known: weakref.ref[Room]) -> None:
+    room = known()
+    if room is not None:
+        room.board._look()  # noqa: SLF001  nothing but the look is wanted
 
 
 def open_room(

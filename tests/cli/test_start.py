@@ -19,7 +19,7 @@ from .support import Cli, clean_environment, command, listing_modules
 OF_A_LIBRARY = """
     core core.backoff core.chore core.clock core.config core.crashpoints core.events core.message core.moments core.states
     core.system core.system.process core.system.files core.system.startup errors
-    board sessions room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness
+    board board.clerk sessions room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness
     stores.cells stores.sqlite stores.bells.page stores.bells.spinning
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.figures stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout

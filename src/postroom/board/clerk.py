@@ -8,6 +8,7 @@ files, from the first such mail on; it sleeps until the store hears of more.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -15,14 +16,13 @@ from postroom.core.chore import Chore
 from postroom.errors import PostroomError
 from postroom.mail.gateway import Gateway
 
-from .board import Board
-
 
 class Clerk:
     """Looks at the board of one room whenever the store says that mail was left for it."""
 
-    def __init__(self, gateway: Gateway, board: Board) -> None:
-        self._board = board
+    def __init__(self, gateway: Gateway, look: Callable[[], object]) -> None:
+        """`look` looks at the board, and must not keep its room."""
+        self._look = look
         #: Whether mail came that was not looked at yet.
         self._due = False
         self._chore = Chore("postroom clerk", partial(_round, weakref.ref(self)), gateway.clock)
@@ -38,7 +38,7 @@ class Clerk:
         """Apply what came."""
         if self._due:
             self._due = False
-            self._board._look()  # noqa: SLF001  nothing but the look is wanted
+            self._look()
 
     def close(self) -> None:
         """The thread is over when this returns. What a program took in that ends at once is applied here."""

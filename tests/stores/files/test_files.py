@@ -688,7 +688,7 @@ def test_a_shell_script_and_an_agent_write_to_each_other(root: Path) -> None:
 
 
 def test_the_lines_of_the_document_send_a_message_to_an_agent_that_had_none(root: Path, store: FilesStore) -> None:
-    text = (ROOT / "docs" / "files.md").read_text(encoding="utf-8").partition("**To send**")[2]
+    text = (ROOT / "docs" / "files-by-hand.md").read_text(encoding="utf-8").partition("**To send**")[2]
     lines = [line.strip() for line in text.partition("\n\n")[2].partition("\n\n")[0].splitlines()]
     assert lines[-1].startswith("mv ")
 

@@ -27,8 +27,10 @@ class LateBoard:
         #: Whether it was told, and the files have not followed yet.
         self.knows = False
 
-    def tell(self) -> None:
-        """The files lie behind."""
+    def follow(self, due_ns: int | None) -> None:
+        """The files lie behind, and are to be written by then; None: they do not."""
+        if due_ns is None or self.knows:
+            return
         self.knows = True
         if self._chore is None:
             self._chore = Chore("postroom board files", self._step, self._clock, every_s=LATE_S)

@@ -304,9 +304,10 @@ class FilesStore(TableStore):
             finally:
                 room.bodies.clear()
         crashpoints.reached("files.committed")
-        _ring(self._bells, rings)
-        if self._board.due_ns is not None and not self._late_board.knows:
-            self._late_board.tell()
+        bells = self._bells  # once: another thread may close the room meanwhile
+        if bells is not None:
+            bells.ring(rings.everyone, rings.one_each)
+        self._late_board.follow(self._board.due_ns)
         if due and topic_to(BOARD) in rings.everyone:
             self.board_mail_came()
         try:
@@ -543,12 +544,6 @@ class FilesStore(TableStore):
             self.close()
         except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
             pass
-
-
-def _ring(bells: Bells | None, rings: LogStep) -> None:
-    """Wake all that a step concerns. The bells are looked up once: another thread may close the room meanwhile."""
-    if bells is not None:
-        bells.ring(rings.everyone, rings.one_each)
 
 
 def _why_only_looking(folder: Path) -> str:
