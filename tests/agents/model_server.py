@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Any, NamedTuple
 
+#: How a stream of chat completions ends.
+DONE = b"data: [DONE]\n\n"
 ID = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
@@ -176,6 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._anthropic(body)
         elif "/responses" in self.path:
             self._openai(body)
+        elif "/chat/completions" in self.path:
+            self._chat(body)
         elif "enerateContent" in self.path:
             self._gemini(body)
         else:
@@ -190,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _stream(self, events: list[tuple[str | None, dict[str, Any]]]) -> None:
+    def _stream(self, events: list[tuple[str | None, dict[str, Any]]], end: bytes = b"") -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
@@ -198,6 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, event in events:
             head = f"event: {name}\n" if name else ""
             self.wfile.write(f"{head}data: {json.dumps(event)}\n\n".encode())
+        self.wfile.write(end)
         self.wfile.flush()
         self.close_connection = True
 
@@ -321,6 +326,41 @@ class _Handler(BaseHTTPRequestHandler):
             },
         ]
         self._stream([(part["type"], part) for part in parts])
+
+    # Copilot, Qwen Code, Kimi Code and Cline
+
+    def _chat(self, body: dict[str, Any]) -> None:
+        turns = []
+        for message in body.get("messages", []):
+            role, text = message["role"], _texts(message.get("content"))
+            if role == "tool":
+                turns.append(Turn("result", text))
+                continue
+            if text:
+                turns.append(Turn(role, text))
+            called = [call["function"] for call in message.get("tool_calls") or ()]
+            turns += [Turn("call", f"{each['name']} {each.get('arguments')}") for each in called]
+        tools = [tool["function"]["name"] for tool in body.get("tools") or () if "function" in tool]
+        made = self.model.answer(Seen(time.time(), turns, tools)) if tools else "ok"
+        number = next(self.model.numbers)
+        said: dict[str, Any]
+        if isinstance(made, Call):
+            function = {"name": made.tool, "arguments": json.dumps(made.arguments)}
+            call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
+            said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        else:
+            said = {"role": "assistant", "content": made}
+        stop = "tool_calls" if isinstance(made, Call) else "stop"
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        whole = {"id": f"chat_{number}", "created": int(time.time()), "model": body.get("model", "mock")}
+        if not body.get("stream"):
+            choice = {"index": 0, "message": said, "finish_reason": stop}
+            self._json({**whole, "object": "chat.completion", "choices": [choice], "usage": usage})
+            return
+        part = {**whole, "object": "chat.completion.chunk"}
+        first = {"index": 0, "delta": said, "finish_reason": None}
+        last = {"index": 0, "delta": {}, "finish_reason": stop}
+        self._stream([(None, {**part, "choices": [first]}), (None, {**part, "choices": [last], "usage": usage})], DONE)
 
     # Gemini
 

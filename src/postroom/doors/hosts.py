@@ -26,6 +26,14 @@ class Host(NamedTuple):
     is_queued: bool = False
 
 
+#: A program that speaks the Agent Client Protocol and was started by our host, which tells it of mail (`doors/acp`): our
+#: hooks say nothing there, and our server in it has the name that it is given.
+ACP: Final = "acp"
+#: Says which program our server belongs to, where that cannot be seen.
+VARIABLE: Final = "POSTROOM_HOST"
+#: Names one start of a program by our host.
+RUN_VARIABLE: Final = "POSTROOM_ACP_RUN"
+
 START, PROMPT, EDIT, TOOL, STOP, WAKE, END = "start", "prompt", "edit", "tool", "stop", "wake", "end"
 
 _CLAUDE_EVENTS: Final = {
@@ -76,6 +84,8 @@ CLIENTS: Final = (
 
 def of_hook(said: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> Host | None:
     """The program that called a hook; None for one that we do not know. Programs run hooks written for others."""
+    if environment.get(VARIABLE) == ACP:
+        return None
     if said in HOSTS and HOSTS[said].is_said:
         return HOSTS[said]
     if environment.get("CLAUDECODE") == "1" and "turn_id" not in given:
@@ -102,8 +112,10 @@ def agent_of(client: str) -> str | None:
 
 def of_client(client: str, environment: Mapping[str, str]) -> Host | None:
     """The program behind an MCP client, by its name or by what it, or its entry for us, puts into our environment."""
-    if environment.get("POSTROOM_HOST") in HOSTS:
-        return HOSTS[environment["POSTROOM_HOST"]]
+    if environment.get(VARIABLE) == ACP:
+        return None
+    if environment.get(VARIABLE) in HOSTS:
+        return HOSTS[environment[VARIABLE]]
     if environment.get("CLAUDECODE") == "1":
         return HOSTS["claude-code"]
     if environment.get("GEMINI_CLI") == "1":

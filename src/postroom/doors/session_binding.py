@@ -124,6 +124,11 @@ def bound_to(gateway: Gateway, host: str) -> dict[str, Value]:
     return {cell.name.removeprefix(CELLS): cell.value for cell in cells if cell.value["host"] == host}
 
 
+def listed(gateway: Gateway, name: str, session: str) -> None:
+    """The session's program has asked our server for its tools: from now on its model has them."""
+    _update(gateway, name, lambda value: value | {"listed": session} if value["session"] == session else None)
+
+
 def leave(gateway: Gateway, caller: HostSession, name: str) -> None:
     """The session ended: its name is free for the next one."""
     free: Value = {"session": None, "process": None, "attended": False}

@@ -234,7 +234,7 @@ def ask(
         trace=trace,
         max_deliveries=config.max_deliveries,
     )
-    id = gateway.send(draft)
+    (id,) = gateway.put([draft])  # here and now, also in a room under asyncio: its cell follows
     _cell_of(gateway, id)
     return id
 

@@ -160,6 +160,12 @@ class StdioSession:
         elif (name := self._prove(room)[0]) is not None:
             room.connect(name)
 
+    def _tell_host(self, room: Room) -> None:
+        """Our host of the program, which wakes it, waits until the program has our tools."""
+        name, run = self._prove(room)[0], os.environ.get(hosts.RUN_VARIABLE)
+        if name and run:
+            session_binding.listed(room.gateway, name, run)
+
     def _prove(self, room: Room) -> tuple[str | None, str]:
         """The name that was given or is the token's, and its lane. Raises IdentityRefused."""
         proved = tokens.prove(room.gateway, self._named, tokens.token_in(os.environ), "mcp stdio")
@@ -167,6 +173,8 @@ class StdioSession:
 
     def _find(self, room: Room, session: str | None, client: str) -> Caller:
         name, lane = self._prove(room)
+        if name is not None and os.environ.get(hosts.VARIABLE) == hosts.ACP:
+            return Caller(name, lane)  # the session is our host's, and bound there
         host = hosts.of_client(client, os.environ) or (hosts.HOSTS["codex"] if session else None)
         if host is not None:
             return Caller(session_binding.bind(room.gateway, _host_session(host, session), name), lane)
@@ -179,6 +187,10 @@ class StdioSession:
         calls = await opened.calls()
         with suppress(IdentityRefused):  # each call says so
             await calls.room.call(self.arrive)
+        if os.environ.get(hosts.VARIABLE) == hosts.ACP:
+            await opened.listed.wait()
+            await calls.room.call(self._tell_host)
+            return
         await asyncio.gather(*(ring_for(calls.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from postroom.board.actions import role_of
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import AGENT_VARIABLE, DOOR, OWNER_VARIABLE, TOKEN_VARIABLES, Invocation
+from postroom.cli.commands import acp
 from postroom.core import trust
 from postroom.core.config import URL_VARIABLE, place_of
 from postroom.mail import tokens
@@ -32,8 +33,11 @@ PASSED_ON: Final = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR
 
 
 def run_as_options(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "postroom as [-h] [--room URL] [--here] NAME -- COMMAND..."
+    parser.usage = "postroom as [-h] [--room URL] [--here] [--acp] NAME -- COMMAND..."
     options.flag(parser, "--here", "start it here, even if the agent has its own worktree")
+    hosted = "COMMAND speaks the Agent Client Protocol: hold its session, show it, and wake it when mail comes"
+    options.flag(parser, "--acp", hosted)
+    parser.add_argument("--person", metavar="P", help="with --acp: who decides what it may do (default: any person)")
     parser.add_argument("agent", metavar="NAME", help="the agent that the program acts as")
     parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
 
@@ -44,6 +48,8 @@ def run_as(call: Invocation) -> int:
         raise exit_codes.UsageError("name the program to run: postroom as NAME -- COMMAND...")
     args.name = args.agent
     room = call.room
+    if args.acp:
+        trust.require_allowed(room.url.with_secrets())  # the agent reads its mail through our MCP server, which asks
     if trust.judge_url(room.url).why:
         what = place_of(room.url) or room.url.without_secrets()
         output.note(f"hooks and MCP servers ignore this room until you allow it: postroom allow {what}")
@@ -78,9 +84,12 @@ def _run_with(call: Invocation, room: Room, environment: dict[str, str]) -> int:
         ROLE_VARIABLE: role_of(args.agent, leads(room)),
         OWNER_VARIABLE: room.gateway.process,  # what the program claims at the board ends with this process
     }
+    folder = None if args.here else _checkout(room, args.agent)
     room.connect(call.name)  # until the room is closed, which is when the program has ended
     call.agent().heartbeat(current_task=output.visible(" ".join(args.program))[:60])
-    return _run(args.program, environment, None if args.here else _checkout(room, args.agent))
+    if args.acp:
+        return acp.host_agent(call, environment, folder or os.getcwd())
+    return _run(args.program, environment, folder)
 
 
 def _checkout(room: Room, name: str) -> str | None:

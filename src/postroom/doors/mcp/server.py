@@ -118,6 +118,8 @@ class OpenedRoom:
         self._calls: MailCalls | None = None
         self._waiting_calls: Tasks | None = None
         self._lock = asyncio.Lock()
+        #: A client has asked for the tools.
+        self.listed = asyncio.Event()
 
     async def calls(self) -> MailCalls:
         """The tools in the room; RoomError, with what to do, while there is no room."""
@@ -188,6 +190,7 @@ class PostroomServer:
     # Tools
 
     async def _list_tools(self, _ctx: Context, _params: Any) -> types.ListToolsResult:
+        self._room.listed.set()
         return types.ListToolsResult(tools=_TOOLS)
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:

@@ -1,0 +1,132 @@
+"""Agent programs that speak the Agent Client Protocol, hosted by `postroom as NAME --acp`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import programs
+from .acp_programs import PROGRAMS
+from .conftest import World
+
+
+class Hosted:
+    """One program under our host. Both may be killed and started again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self._program = PROGRAMS[name]
+        self._environment = programs.environment(world.home, **self._program.variables(world))
+        self.log = world.home.parent / "host.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        words = [sys.executable, "-m", "postroom", "as", self.name, "--acp", "--json", "--", *self._program.words]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                words, cwd=self.world.project, env=self._environment, stdout=log, stderr=log
+            )
+
+    def until(self, event: str, *, after: int = 0, timeout_s: float = 120) -> dict[str, Any]:
+        """The first event of that kind in the log, after so many of them."""
+        found: list[dict[str, Any]] = self.world.until(
+            lambda: e if len(e := self.events(event)) > after else None, timeout_s, f"{event} of {self.name}"
+        )
+        return found[after]
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        if self.process is not None and self.process.poll() not in (None, 0, -9):
+            raise AssertionError(self.log.read_text(encoding="utf-8")[-2000:])
+        lines = self.log.read_text(encoding="utf-8").splitlines()
+        return [each for line in lines if line.startswith("{") and (each := json.loads(line))["event"] == event]
+
+    def kill_agent(self) -> None:
+        """SIGKILL for the program itself."""
+        for pid in self.children():
+            os.kill(pid, signal.SIGKILL)
+
+    def children(self) -> list[int]:
+        """The processes of the program, below the host: those that lead a session of their own and speak ACP."""
+        assert self.process is not None
+        found = []
+        for place in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = place.read_text().rpartition(")")[2].split()
+                words = (place.parent / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if int(fields[1]) == self.process.pid and self._program.words[-1].encode() in words:
+                found.append(int(place.parent.name))
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL for the host."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """End the host as a person does; returns its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@pytest.fixture(params=list(PROGRAMS))
+def hosted(request: pytest.FixtureRequest, world: World) -> Iterator[Hosted]:
+    hosted = Hosted(world, request.param)
+    yield hosted
+    if hosted.process is not None and hosted.process.poll() is None:
+        hosted.kill()
+    print(hosted.log.read_text(encoding="utf-8")[-6000:] if hosted.log.exists() else "no log")
+    programs.end_all(world.home)
+
+
+def left_running(world: World) -> list[str]:
+    """What still runs with this home."""
+    mark = f"HOME={world.home}".encode()
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (place / "environ").read_bytes().split(b"\0"):
+                found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def test_it_is_woken_when_idle_reads_and_leaves_nothing_behind(world: World, hosted: Hosted) -> None:
+    world.room.agent(hosted.name, transient=True)
+    before = world.send(hosted.name, "BEFORE-IT-RAN")
+    hosted.start()
+    world.model.wait_for("BEFORE-IT-RAN", 40)
+    world.until_acked([before])
+    hosted.until("turn")
+    took = []
+    for number in range(3):
+        time.sleep(3)  # idle
+        calls, sent_s = len(world.model.log), time.time()
+        id = world.send(hosted.name, f"MARK-{number}")
+        world.until(lambda: len(world.model.log) > calls, what="a call of the model")  # noqa: B023  called here
+        took.append(world.model.log[calls].time_s - sent_s)
+        world.until_acked([id])
+        hosted.until("turn", after=number + 1)
+        events = world.events(id)
+        assert events[0] == "stored", events
+        assert "notified" in events, events
+        assert "shown" in events, events
+    print(hosted.name, "from send to the model:", ", ".join(f"{each:.2f} s" for each in took))
+
+    assert hosted.stop() == 130
+    world.until(lambda: not left_running(world), 15, f"the end of {left_running(world)}")
+    assert [agent.status for agent in world.room.agents() if agent.name == hosted.name] == ["stopped"]
