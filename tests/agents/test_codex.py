@@ -1,4 +1,4 @@
-"""Codex itself: its hooks tell of mail, its queue wakes an idle session, and it takes the plugin made for Claude Code."""
+"""Codex itself: its hooks tell of mail, its server wakes an idle session, and it takes the plugin made for Claude Code."""
 
 from __future__ import annotations
 
@@ -82,17 +82,20 @@ def codex(world: World) -> Iterator[Codex]:
     codex.clean()
 
 
-def test_an_idle_session_is_woken_through_its_queue(world: World, codex: Codex) -> None:
+def test_an_idle_session_is_woken_through_its_server(world: World, codex: Codex) -> None:
     codex.start()
     took: list[float] = []
     for number in range(3):
         time.sleep(4)  # idle, as at a gateway where nobody sits
         since, sent_s = len(world.model.log), time.time()
         id = world.send("codex", f"MARK-{number}")
-        took.append(world.model.wait_for(f"MARK-{number}", since=since).time_s - sent_s)
+        seen = world.model.wait_for(f"MARK-{number}", since=since)
+        took.append(seen.time_s - sent_s)
+        told = [turn.role for turn in seen.turns if f"MARK-{number}" in turn.text]
+        assert set(told) == {"result"}  # what a tool returned, not what the user said
         world.until_acked([id])
         assert world.events(id) == ["stored", "notified", "claimed", "notified", "shown", "acked"]
-        assert world.room.receipt(id).events[1].detail == "codex queue"
+        assert str(world.room.receipt(id).events[1].detail).startswith("codex turn ")
 
     print("from send to the model's context:", ", ".join(f"{each:.2f} s" for each in took))
     assert min(took) < 2

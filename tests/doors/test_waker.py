@@ -176,6 +176,7 @@ def program(path: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
     path.write_text(f"#!/bin/sh\n{does}\n", encoding="ascii")
     path.chmod(0o755)
     monkeypatch.setenv("POSTROOM_CODEX", str(path))
+    monkeypatch.setenv("CODEX_HOME", str(path.parent))  # where no server is
 
 
 def test_what_codex_has_taken_is_told_and_what_it_has_not_taken_is_not(
@@ -185,11 +186,11 @@ def test_what_codex_has_taken_is_told_and_what_it_has_not_taken_is_not(
         async with aio.open(url) as room:
             mail = await mail_for_codex(room)
             program(tmp_path / "codex", monkeypatch, "exit 3")
-            await waker.queue_in_codex(room, "codex", mail)
+            await waker.tell_codex(room, "codex", mail)
             assert await news_for_codex(room) == mail
 
             program(tmp_path / "codex", monkeypatch, "exit 0")
-            await waker.queue_in_codex(room, "codex", mail)
+            await waker.tell_codex(room, "codex", mail)
             assert await news_for_codex(room) == []
             assert (await room.receipt(mail[0].id)).events[-1].event == "notified"
 
@@ -205,7 +206,7 @@ def test_mail_of_which_codex_could_not_be_told_because_it_cannot_be_started_is_n
         async with aio.open(url) as room:
             mail = await mail_for_codex(room)
             with pytest.raises(FileNotFoundError):
-                await waker.queue_in_codex(room, "codex", mail)
+                await waker.tell_codex(room, "codex", mail)
             assert await news_for_codex(room) == mail
 
     run(main())
@@ -223,7 +224,7 @@ def test_a_ring_of_codex_that_is_cancelled_has_told_nothing_and_leaves_no_proces
     async def main() -> None:
         async with aio.open(url) as room:
             mail = await mail_for_codex(room)
-            ringing = asyncio.create_task(waker.queue_in_codex(room, "codex", mail))
+            ringing = asyncio.create_task(waker.tell_codex(room, "codex", mail))
             if at == "waiting":
                 await settle(started.exists)
             else:

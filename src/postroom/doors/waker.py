@@ -1,7 +1,7 @@
 """Waking idle agent programs when mail comes, without typing into anybody's terminal.
 
 It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code and our plugin in OpenCode
-watch a file, which is touched; Codex takes a message into its queue, and Qwen Code into its inbox. A notice is a pointer, sent once for a burst, and only
+watch a file, which is touched; Codex's server takes it as a tool's output, Qwen Code into the session's inbox. A notice is a pointer, sent once for a burst, and only
 about messages that are still unread and were not told by another door.
 """
 
@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
+from pathlib import Path
 from typing import Final
 
 from postroom import aio
@@ -22,7 +22,7 @@ from postroom.errors import PostroomError
 from postroom.room import Room
 from postroom.stores.contract import topic_cells, topic_to
 
-from . import qwen_inbox, session_binding
+from . import codex_server, qwen_inbox, session_binding
 
 #: Messages that come within this time are one notice, in seconds.
 SETTLE_S: Final = 0.1
@@ -115,11 +115,21 @@ async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
     await room.call(touch)
 
 
-async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> None:
-    """For Codex: put a pointer into the queue of the session's thread, as a message of the user's would stand there."""
+async def tell_codex(room: aio.Room, name: str, messages: list[Message]) -> None:
+    """For Codex: a pointer for its server, which starts a turn with it; otherwise for the queue of the session's thread.
+
+    In the queue it stands where a message of the user's would, and waits until that terminal's own server looks.
+    """
+    home = codex_server.home()
     program = os.environ.get("POSTROOM_CODEX") or shutil.which("codex")
-    if program is not None:
-        await _hand_over(room, name, messages, "codex queue", partial(_queue, program))
+
+    async def take(session: str, text: str) -> str | None:
+        turn = await codex_server.deliver(home / codex_server.SOCKET, session, text)
+        if turn is not None:
+            return f"codex turn {turn}"
+        return "codex queue" if program is not None and await _queue(program, home, session, text) else None
+
+    await _hand_over(room, name, messages, take)
 
 
 async def deliver_to_qwen(room: aio.Room, name: str, messages: list[Message]) -> None:
@@ -129,18 +139,18 @@ async def deliver_to_qwen(room: aio.Room, name: str, messages: list[Message]) ->
     if inbox is None or bound is None or bound["process"] != process_name(os.getppid()):
         return  # another session's own server rings for it
 
-    async def deliver(session: str, text: str) -> bool:
-        return await qwen_inbox.deliver(inbox, session, text) == qwen_inbox.DELIVERED
+    async def take(session: str, text: str) -> str | None:
+        return "qwen inbox" if await qwen_inbox.deliver(inbox, session, text) == qwen_inbox.DELIVERED else None
 
-    await _hand_over(room, name, messages, "qwen inbox", deliver)
+    await _hand_over(room, name, messages, take)
 
 
 async def _hand_over(
-    room: aio.Room, name: str, messages: list[Message], door: str, take: Callable[[str, str], Awaitable[bool]]
+    room: aio.Room, name: str, messages: list[Message], take: Callable[[str, str], Awaitable[str | None]]
 ) -> None:
-    """Give a session a pointer through a door that says whether it has taken it. Otherwise it was told nothing."""
+    """Give a session a pointer. `take` says which door has taken it; with None the session was told nothing."""
     told: list[Message] = []
-    taken = False
+    door: str | None = None
 
     def tell(inside: Room) -> None:
         told.extend(session_binding.tell(inside.gateway, name, messages, None))
@@ -153,22 +163,24 @@ async def _hand_over(
         await room.call(tell)
         session = (await room.call(lambda room: session_binding.look(room.gateway, name)) or {}).get("session")
         if told and session is not None:
-            taken = await take(session, session_binding.pointer(name, told, READ_WITH))
+            door = await take(session, session_binding.pointer(name, told, READ_WITH))
     finally:
-        if not taken:  # it was not told after all, also when this is cancelled: the next hook will
+        if door is None:  # it was not told after all, also when this is cancelled: the next hook will
             with suppress(PostroomError):
                 await room.call(untell)
-    if taken:
-        await room.call(lambda room: session_binding.note(room.gateway, name, told, door))
+    if door is not None:
+        how = door
+        await room.call(lambda room: session_binding.note(room.gateway, name, told, how))
 
 
-async def _queue(program: str, session: str, text: str) -> bool:
+async def _queue(program: str, home: Path, session: str, text: str) -> bool:
     """Whether Codex has taken it. However this ends, the process has ended."""
     process = await asyncio.create_subprocess_exec(
         *(program, "queue", "--thread", session, "--message", text),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "CODEX_HOME": str(home)},
     )
     try:
         with suppress(TimeoutError):
@@ -182,7 +194,7 @@ async def _queue(program: str, session: str, text: str) -> bool:
 
 RINGS: Final[dict[str, Ring]] = {
     "claude-code": touch_signal,
-    "codex": queue_in_codex,
+    "codex": tell_codex,
     "opencode": touch_signal,
     "qwen": deliver_to_qwen,
 }
