@@ -21,6 +21,7 @@ from postroom.doors.hosts import HOSTS
 from postroom.doors.install import jsonc, texts
 from postroom.room import open_room
 
+from .test_install_places import VARIABLES
 from .test_tools import about_tokens
 
 #: Settings as people have them, with what a clumsy editor would lose. Each with the hosts that change it.
@@ -32,6 +33,9 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "cursor": (".cursor/mcp.json", '{"mcpServers":{"a":{"command":"x"}},"unknown":{"deep":[{}]}}'),
     "windsurf": (".config/devin/config.json", '\ufeff{ /* c */ "mcpServers": { } , "x": "\\u00e9é" }\r\n'),
     "codex": (".codex/config.toml", '# mine\nmodel = "x"\n\n[mcp_servers.other]\ncommand = "y"'),
+    "copilot": (".copilot/mcp-config.json", '{"mcpServers": {"a": {"type": "local", "command": "x", "args": []}}}'),
+    "kimi": (".kimi-code/mcp.json", '{\n\t"mcpServers": {}\n}'),
+    "cline": (".cline/data/settings/cline_mcp_settings.json", '{"mcpServers":{"a":{"transport":{"command":"x"}}}}\n'),
     "vscode": (".config/Code/User/mcp.json", '{\n    "inputs": [],\n    "servers": {}\n}'),
 }
 
@@ -41,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "my home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "GEMINI_CLI_HOME", "QWEN_HOME"):
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return home
 
@@ -50,8 +54,10 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("scope", ["user", "project"])
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize(
+    ("host", "scope"),
+    [(host, scope) for host in HOSTS for scope in ("user", "project") if (host, scope) != ("cline", "project")],
+)
 def test_what_was_not_there_is_gone_again(cli: Cli, home: Path, tmp_path: Path, host: str, scope: str) -> None:
     project = tmp_path / "a project"
     project.mkdir()
@@ -94,7 +100,16 @@ def test_settings_of_the_user_come_back_byte_for_byte(cli: Cli, home: Path, host
     else:
         root = {"opencode": "mcp", "vscode": "servers"}.get(host, "mcpServers")
         entry = jsonc.value_at(changed, (root, "postroom"))
+        entry = entry.get("transport", entry)
         assert "mcp" in (entry.get("args") or entry["command"])
+
+
+def test_a_scope_that_a_program_does_not_have_is_refused(cli: Cli, home: Path, tmp_path: Path) -> None:
+    result = cli("install", "cline", "--scope", "project", "--project", str(tmp_path))
+
+    assert result.code == 1
+    assert "Cline has no MCP servers of a project" in result.err
+    assert everything(home) == {}
 
 
 @pytest.mark.parametrize("name", ["\U0001f600", "zoë", "a\x7fb", 'a"\\\t\x01b'])

@@ -16,7 +16,17 @@ from postroom.core.system.files import write_file
 from postroom.doors.install import jsonc, plans, work
 from postroom.errors import PostroomError
 
-VARIABLES = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "GEMINI_CLI_HOME", "QWEN_HOME")
+VARIABLES = (
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "CODEX_HOME",
+    "CLAUDE_CONFIG_DIR",
+    "GEMINI_CLI_HOME",
+    "QWEN_HOME",
+    "COPILOT_HOME",
+    "KIMI_CODE_HOME",
+    "CLINE_DATA_DIR",
+)
 
 
 @pytest.fixture
@@ -54,6 +64,14 @@ def door(cli: Cli, host: str) -> Any:
             "QWEN_HOME",
             ".qwen/extensions/postroom/qwen-extension.json",
             "extensions/postroom/qwen-extension.json",
+        ),
+        ("copilot", "COPILOT_HOME", ".copilot/mcp-config.json", "mcp-config.json"),
+        ("kimi", "KIMI_CODE_HOME", ".kimi-code/mcp.json", "mcp.json"),
+        (
+            "cline",
+            "CLINE_DATA_DIR",
+            ".cline/data/settings/cline_mcp_settings.json",
+            "settings/cline_mcp_settings.json",
         ),
     ],
 )
@@ -109,6 +127,8 @@ IN_PROJECTS = {
     "gemini": ".gemini/extensions/postroom/hooks/hooks.json",
     "windsurf": ".devin/config.json",
     "qwen": ".qwen/settings.json",
+    "copilot": ".github/mcp.json",
+    "kimi": ".kimi-code/mcp.json",
 }
 
 

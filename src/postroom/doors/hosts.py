@@ -55,6 +55,8 @@ _GEMINI_EVENTS: Final = {
     "AfterAgent": STOP,
     "SessionEnd": END,
 }
+#: Copilot drops what a hook says to a prompt, so none is told of mail there.
+_COPILOT_EVENTS: Final = {"SessionStart": START, "PostToolUse": TOOL, "Stop": STOP, "SessionEnd": END}
 #: The words of our own plugin.
 _OUR_EVENTS: Final = {word: word for word in (START, PROMPT, EDIT, TOOL, STOP, WAKE, END)}
 
@@ -66,6 +68,9 @@ HOSTS: Final = {
         Host("gemini", "Gemini CLI", "gemini", _GEMINI_EVENTS, go_on="deny", is_parent=True),
         Host("opencode", "OpenCode", "opencode", _OUR_EVENTS, is_parent=True, is_said=True),
         Host("qwen", "Qwen Code", "qwen", _CLAUDE_EVENTS, is_parent=True, is_said=True, is_queued=True),
+        Host("copilot", "GitHub Copilot CLI", "copilot", _COPILOT_EVENTS, is_parent=True, is_said=True),
+        Host("kimi", "Kimi Code", "kimi", {}),
+        Host("cline", "Cline", "cline", {}),
         Host("cursor", "Cursor", "cursor", {}),
         Host("vscode", "VS Code", "vscode", {}),
         Host("windsurf", "Windsurf (Devin)", "windsurf", {}),

@@ -236,7 +236,7 @@ class Visit:
         tool = str(self._given.get("tool_name", ""))
         if "postroom" not in tool or not tool.endswith(("inbox", "ask")):
             return
-        read = msgspec.json.encode(self._given.get("tool_response")).decode()
+        read = msgspec.json.encode(self._given.get("tool_response", self._given.get("tool_result"))).decode()
         held = presence.held_by(self._gateway, name)
         if tool.endswith("ask"):  # its answers are acked by then
             ended = Query(states=frozenset({State.ACKED}), to_agent=name, order="newest", limit=_MAX_ANSWERS)
@@ -249,6 +249,8 @@ class Visit:
     def _say(self, text: str, more: Mapping[str, Any] | None = None) -> int:
         if self._host.name == "opencode":
             _write({"text": text})
+        elif self._host.name == "copilot":
+            _write({"additionalContext": text})
         else:
             _write({"hookSpecificOutput": {"hookEventName": self._said, "additionalContext": text, **(more or {})}})
         return 0

@@ -12,6 +12,8 @@ AGENT: Final = "POSTROOM_AGENT"
 def is_server(entry: Any) -> bool:
     """Whether an entry of an MCP server is one that `postroom install` writes, of this installation or of another."""
     match entry:
+        case {"transport": {**inner}}:
+            return is_server(inner)
         case {"command": str(command), "args": [*words, "mcp"]}:
             return _is_program([command, *words])
         case {"command": [*words, "mcp"]}:

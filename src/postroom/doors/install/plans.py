@@ -27,8 +27,13 @@ SCOPES: Final = (USER, PROJECT)
 DEFAULT_SCOPE: Final = {"vscode": PROJECT}
 #: Programs without hooks: their server alone says that they are there.
 EDITORS: Final = ("cursor", "vscode", "windsurf")
-#: Those of them that put the project's folder where its name stands.
+#: Other programs whose servers cannot tell from their environment which of them it was.
+SILENT: Final = ("opencode", "qwen", "copilot", "kimi", "cline")
+#: Editors that put the project's folder where its name stands.
 EXPANDING: Final = ("cursor", "vscode")
+
+#: A call may take an hour: `ask` waits that long.
+PATIENCE_MS: Final = 3_700_000
 
 
 class Own(NamedTuple):
@@ -100,10 +105,10 @@ class Wish(NamedTuple):
     def environment(self) -> dict[str, str]:
         """The environment in our server's entry. An editor starts it anywhere, and does not say which editor it is.
 
-        OpenCode and Qwen Code say so with their first request, and their agent is present before that.
+        The others say so with their first request at most, and their agent is present before that.
         """
         told = {"POSTROOM_AGENT": self.agent} if self.agent else {}
-        if self.host in (*EDITORS, "opencode", "qwen"):
+        if self.host in (*EDITORS, *SILENT):
             told["POSTROOM_HOST"] = self.host
         if self.host in EXPANDING:
             told["POSTROOM_PROJECT"] = "${workspaceFolder}"
@@ -126,6 +131,9 @@ def steps_for(wish: Wish) -> list[Step]:
         "gemini": lambda wish: extension_files(wish, gemini_folder(wish)),
         "opencode": _opencode,
         "qwen": _qwen,
+        "copilot": _copilot,
+        "kimi": _kimi,
+        "cline": _cline,
         "cursor": _cursor,
         "vscode": _vscode,
         "windsurf": _windsurf,
@@ -177,6 +185,29 @@ def _qwen(wish: Wish) -> list[Step]:
     return extension_files(wish, _folder(wish, "QWEN_HOME", ".qwen") / "extensions" / "postroom")
 
 
+def _copilot(wish: Wish) -> list[Step]:
+    entry = {"type": "local", **_patient(wish), "tools": ["*"]}
+    if wish.scope == PROJECT:  # hooks in a repository would run where Copilot works in the cloud, too
+        return [JsonEntry(wish.project / ".github" / "mcp.json", ("mcpServers", "postroom"), entry)]
+    folder = _folder(wish, "COPILOT_HOME", ".copilot")
+    return [
+        JsonEntry(folder / "mcp-config.json", ("mcpServers", "postroom"), entry),
+        Own(folder / "hooks" / "postroom.json", texts.pretty(texts.copilot_hooks(wish.hook))),
+    ]
+
+
+def _kimi(wish: Wish) -> list[Step]:
+    settings = _folder(wish, "KIMI_CODE_HOME", ".kimi-code") / "mcp.json"
+    return [JsonEntry(settings, ("mcpServers", "postroom"), wish.server(toolTimeoutMs=PATIENCE_MS))]
+
+
+def _cline(wish: Wish) -> list[Step]:
+    if wish.scope == PROJECT:
+        raise PostroomError("Cline has no MCP servers of a project: leave out --scope project")
+    settings = _folder(wish, "CLINE_DATA_DIR", ".cline/data") / "settings" / "cline_mcp_settings.json"
+    return [JsonEntry(settings, ("mcpServers", "postroom"), {"transport": wish.server(type="stdio")})]
+
+
 def _codex(wish: Wish) -> list[Step]:
     wanted = codex_settings.Wanted([*wish.program, "mcp"], wish.agent, wish.hook, texts.CODEX_EVENTS)
     return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted)]
@@ -201,12 +232,12 @@ def extension_files(wish: Wish, folder: Path) -> list[Step]:
 
 
 def _patient(wish: Wish) -> dict[str, Any]:
-    """The server's entry where a call may take an hour (in milliseconds): `ask` waits that long.
+    """The server's entry where it says how long a call may take.
 
     Qwen Code shows a model the tools of a server only when it searches for them, unless the entry says otherwise.
     """
     shown = {"alwaysLoadTools": True} if wish.host == "qwen" else {}
-    return wish.server() | {"timeout": 3_700_000} | shown
+    return wish.server() | {"timeout": PATIENCE_MS} | shown
 
 
 def _opencode(wish: Wish) -> list[Step]:

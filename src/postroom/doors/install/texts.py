@@ -93,6 +93,13 @@ def gemini_hooks(command: str) -> dict[str, Any]:
     return {"hooks": {event: [{"matcher": "*", "hooks": [handler]}] for event in events}}
 
 
+def copilot_hooks(command: str) -> dict[str, Any]:
+    """The hooks of GitHub Copilot CLI: with these names of the events their input is as in other programs."""
+    events = ("SessionStart", "PostToolUse", "Stop", "SessionEnd")
+    hook = {"type": "command", "bash": command, "timeoutSec": 10}
+    return {"version": 1, "hooks": {event: [hook] for event in events}}
+
+
 def qwen_hooks(command: str) -> dict[str, Any]:
     """The hooks of Qwen Code: the events of Claude Code, with times in seconds."""
     return {"hooks": {event: [handler(command, timeout)] for event, timeout in CODEX_EVENTS.items()}}
