@@ -195,14 +195,15 @@ def of_sessions(place: Path, sizes: Sequence[int], runs: int) -> Curves:
     for size in sizes:
         room = open_room(place / f"sessions-{size}")
         rooms.append(room)
-        for _ in range(size - len(list_sessions(room.gateway))):
+        for _ in range(size - list_sessions(room.gateway)[1]):
             open_session(room)
         session = room.session().__enter__()
         box = session.mailbox["box"]
 
         operations[size] = {
             "send in a session": partial(box.send, 1),
-            "session list": partial(list_sessions, room.gateway),
+            "session list": partial(list_sessions, room.gateway, limit=50),
+            "session list --all": partial(list_sessions, room.gateway),
             "a session, opened and ended": partial(open_session, room),
         }
     found = measured(operations, min(runs, 10))

@@ -12,7 +12,7 @@ import pytest
 import postroom
 import postroom.mail.replaying  # itself, of which a test changes the page, and not what stands for it until it is used
 from postroom.cli import main
-from postroom.cli.commands import rooms
+from postroom.cli.commands import look, rooms
 
 from .support import Cli, Terminal, command
 
@@ -67,6 +67,16 @@ def test_peek_shows_ten_unless_told_otherwise_and_counts_what_it_was_asked_for(f
     assert "1 of 2 are shown" in full.ok("peek", "--agent", "bob00", "--limit", "1").err
     assert "1 of 2 are shown" in full.ok("peek", "--channel", "news", "--limit", "1").err
     assert full.ok("peek", "--agent", "bob00", "--channel", "news", "--limit", "1").err == ""
+
+
+def test_status_shows_people_the_first_of_many_and_scripts_all(full: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "AT_A_GLANCE", 5)
+    text = full.ok("status").out
+
+    assert ("bob03" in text, "bob04" in text, "bob05" in text) == (True, True, False)
+    assert f"{MANY + 2 - 5} more agents: `postroom agents` lists all {MANY + 2}" in text
+    assert f"{MANY - 5} more mailboxes: `postroom mailboxes` lists all {MANY}" in text
+    assert len(full.json("status")["agents"]) == MANY + 2
 
 
 def test_a_person_at_a_terminal_is_told_how_many_there_are(full: Cli) -> None:

@@ -237,7 +237,7 @@ def _check_fields(draft: Draft, faults: list[Fault]) -> None:
     for field in ("correlation_id", "idempotency_key", "chain_id", "trace", "order_key", "replaces"):
         value = getattr(draft, field)
         if value is not None:
-            check_name(field, value, faults)
+            check_name(field, value, faults, kept=False)  # new with each conversation: they would fill what is kept
     if draft.lane not in LANES:
         faults.append(Fault("lane", f"must be one of {', '.join(LANES)}, not {draft.lane!r}"))
     _check_replacing(draft, faults)
@@ -294,8 +294,11 @@ def is_usual(draft: Draft) -> bool:
         return False
 
 
-def check_name(field: str, value: object, faults: list[Fault]) -> None:
-    """Names are text of 1 to 255 bytes without control characters; anything else, slashes and emoji too, is fine."""
+def check_name(field: str, value: object, faults: list[Fault], *, kept: bool = True) -> None:
+    """Names are text of 1 to 255 bytes without control characters; anything else, slashes and emoji too, is fine.
+
+    `kept`: it may come again, and is known then.
+    """
     if type(value) is str and value in _good_names:
         return
     if not isinstance(value, str):
@@ -304,11 +307,15 @@ def check_name(field: str, value: object, faults: list[Fault]) -> None:
     problem = _name_problem(value)
     if problem:
         faults.append(Fault(field, problem))
-    elif len(_good_names) < 10_000 and value[0] != GROUP_SIGN:  # which no draft may pass by unseen (`is_usual`)
+    elif (
+        kept and len(_good_names) < 10_000 and value[0] != GROUP_SIGN
+    ):  # which no draft may pass by unseen (`is_usual`)
         _good_names.add(str(value))
 
 
 def _name_problem(value: str) -> str | None:
+    if value.isascii() and value.isprintable() and 0 < len(value) <= MAX_NAME_BYTES:
+        return None  # most, and an id of a conversation is new each time
     if not value:
         return "must not be empty"
     try:

@@ -72,17 +72,19 @@ class SessionReport(NamedTuple):
     mailboxes: list[BoxInfo]
 
 
-def list_sessions(gateway: Gateway, *, blame: bool = True) -> list[SessionInfo]:
-    """Every session of the room, the oldest first.
+def list_sessions(gateway: Gateway, *, blame: bool = True, limit: int | None = None) -> tuple[list[SessionInfo], int]:
+    """The newest sessions of the room (`limit` None: all), the oldest first; and how many there are.
 
     A session whose opener was killed, with nobody left to record it, is recorded as failed by this look; with `blame`
-    False nothing is changed.
+    False nothing is changed. Those beyond the limit are not looked at.
     """
-    found = all_records(gateway)
-    return [
+    every = all_records(gateway)
+    found = every if limit is None else every[len(every) - min(limit, len(every)) :]
+    infos = [
         _info(gateway, id, _judged(gateway, id, record) if blame else record, members_of(gateway, id))
         for id, record in found
     ]
+    return infos, len(every)
 
 
 def _judged(gateway: Gateway, id: str, record: Record) -> Record:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The columns of a table, its rows, and what is said when there are none.
 TableParts = tuple[tuple[str, ...], Iterable[Sequence[object]], str]
+#: So many agents and mailboxes `status` shows to people; scripts get all.
+AT_A_GLANCE: Final = 50
 #: Of an agent's status, beside the words of presence.
 OWN_WORD: Final = "any other word is a status that the agent gave itself"
 
@@ -63,14 +65,22 @@ def status(call: Invocation) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         output.write(f"{name:<{width}}  {output.visible(str(value))}")
-    output.table(*_agents_table(agents, room.clock.wall_ms()))
-    output.table(*_mailboxes_table(boxes, room.clock.wall_ms()))
+    output.table(*_agents_table(agents[:AT_A_GLANCE], room.clock.wall_ms()))
+    _tell_more("agents", len(agents))
+    output.table(*_mailboxes_table(boxes[:AT_A_GLANCE], room.clock.wall_ms()))
+    _tell_more("mailboxes", len(boxes))
     if waits:
         asked = [(wait.asker, wait.peer or ANYBODY, handle_of(wait.question_id)) for wait in waits]
         output.table(("asker", "waits for", "question"), asked)
     show_limits(limits, room.clock.wall_ms())
     if stats.states.get("dead"):
         output.write(f"{stats.states['dead']} dead: `postroom dead` shows them, `postroom requeue ID` puts one back")
+
+
+def _tell_more(command: str, total: int) -> None:
+    """Say how many the table above leaves out, and which command lists all."""
+    if total > AT_A_GLANCE:
+        output.write(f"{total - AT_A_GLANCE:,} more {command}: `postroom {command}` lists all {total:,}")
 
 
 def agents_options(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ def session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help="the session, for show and stop")
     options.span(parser, "--older-than", "for clean: 10s, 5m, 2h, 7d (default: 7d)", WEEK_S, metavar="SPAN")
     options.span(parser, "--grace", "for stop: seconds before workers are killed", 2.0)
-    options.listing(parser, None, "for list: at most N, newest first (default: all)", action="for list: ")
+    options.listing(parser, 50, "for list: the newest N (default: 50)", action="for list: ")
 
 
 def session(call: Invocation) -> int | None:
@@ -35,15 +35,15 @@ def session(call: Invocation) -> int | None:
 
 
 def _list(call: Invocation) -> None:
-    every, now_ms = report.list_sessions(call.room.gateway), call.room.clock.wall_ms()
-    found = every if call.args.limit is None else every[-call.args.limit :]
+    found, count = report.list_sessions(call.room.gateway, limit=call.args.limit)
+    now_ms = call.room.clock.wall_ms()
     rows = (
         (info.id, info.state, output.ago(from_iso(info.opened), now_ms), info.members, _why(info))
         for info in reversed(found)
     )
     columns = ("session", "state", "opened", "members", "failure")
     call.tell_rows(map(report.info_dict, found), columns, rows, empty="no sessions")
-    call.tell_count(len(found), len(every))
+    call.tell_count(len(found), count)
 
 
 def _why(info: SessionInfo) -> str:

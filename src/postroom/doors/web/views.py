@@ -148,7 +148,7 @@ class Views:
     def _session_waits(self) -> list[Data]:
         """The waits of sessions' members, for mailboxes or workers. In a stuck session, all of them are a cycle."""
         found = []
-        infos = session_report.list_sessions(self._room.gateway, blame=False)[-MAX_SESSIONS:]
+        infos, _ = session_report.list_sessions(self._room.gateway, blame=False, limit=MAX_SESSIONS)
         for info in infos:
             if info.state not in (session_report.OPEN_STATE, session_report.STUCK):
                 continue
@@ -249,7 +249,7 @@ class Views:
     # Sessions
 
     def _sessions(self, pick: str) -> Data:
-        infos = session_report.list_sessions(self._room.gateway, blame=False)
+        infos, _ = session_report.list_sessions(self._room.gateway, blame=False)
         shown = infos[::-1][:MAX_SESSIONS]
         chosen = next((info for info in infos if info.id == pick), shown[0] if shown else None)
         return {

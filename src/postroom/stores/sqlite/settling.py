@@ -99,12 +99,13 @@ class Settlements:
     ) -> bool:
         """End a message, if the ticket still counts, and let the next of its order key pass. In a step.
 
-        Whether it has such a key is looked up, unless it is known.
+        Whether it has such a key is looked up, unless it is known; then this step has read the limits, too.
         """
         if self._ack(ticket, state, detail, moment):
             return True  # it has none
-        # (testing/limiting.py: test_a_holder_that_has_not_read_the_limits_yet_wakes_others_all_the_same)
-        self._limits.learn()
+        if is_ordered is None:
+            # (testing/limiting.py: test_a_holder_that_has_not_read_the_limits_yet_wakes_others_all_the_same)
+            self._limits.learn()
         held = self._end(ticket, state, detail, moment, "finish")
         if held and is_ordered is not False:
             self._putting.let_the_next_pass(self._steps.key(ticket.id), moment)
