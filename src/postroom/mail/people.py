@@ -57,6 +57,8 @@ CELLS: Final = "question/"
 CHANNEL: Final = "people"
 #: The sender of answers that are the default.
 NOBODY: Final = "postroom"
+#: In place of a person's name, at doors: any person of the room.
+ANYBODY: Final = "*"
 MAX_OPTIONS: Final = 20
 MAX_ANSWER_CHARS: Final = 10_000
 #: Where a person may answer in a room without tokens.
@@ -171,14 +173,14 @@ class People:
         """
         return look(self._gateway, id)
 
-    def wait(self, id: str, timeout_s: float | None = None) -> PersonAnswer:
+    def wait(self, id: str, timeout_s: float | None = None, *, _take: bool = True) -> PersonAnswer:
         """The answer to a question, or its default, waiting for it. It is taken out of the asker's mail.
 
         Raises AskTimeout when there is none within `timeout_s`: the question stays open. NotAnswered when the deadline
         has passed without a default, Withdrawn when it was taken back.
         """
         check_timeout(timeout_s)
-        return self._gateway.finish(waiting(self._gateway, id, timeout_s))
+        return self._gateway.finish(waiting(self._gateway, id, timeout_s, take=_take))
 
     def open(self, person: str | None = None) -> list[PersonQuestion]:
         """The questions that can be answered, oldest first; with a name, those that this person may answer."""
@@ -419,14 +421,15 @@ def tend(gateway: Gateway) -> float | None:
 # Waiting
 
 
-def waiting(gateway: Gateway, id: str, timeout_s: float | None) -> Steps[PersonAnswer]:
-    """The steps to the answer; see `People.wait`."""
+def waiting(gateway: Gateway, id: str, timeout_s: float | None, *, take: bool = True) -> Steps[PersonAnswer]:
+    """The steps to the answer; see `People.wait`. `take` False leaves it in the asker's mail."""
     deadline = Deadline(gateway.clock, timeout_s)
     with gateway.listen([topic_cells(CELLS), topic_message(id)]) as waiter:
         while True:
             question = look(gateway, id)
             if question.answer is not None:
-                _take_mail(gateway, question)
+                if take:
+                    take_mail(gateway, id)
                 return question.answer
             if question.state == "withdrawn":
                 raise Withdrawn(f"question {id} was withdrawn by its asker", id)
@@ -451,13 +454,13 @@ def _sooner(one_s: float | None, other_s: float | None) -> float | None:
     return min((each for each in (one_s, other_s) if each is not None), default=None)
 
 
-def _take_mail(gateway: Gateway, question: PersonQuestion) -> None:
+def take_mail(gateway: Gateway, id: str) -> None:
     """The asker has its answer: it need not come as mail too. One that it has read already is left alone."""
     with suppress(PostroomError):
-        found = gateway.store.find(Query(answer_to=question.id, to_agent=question.asker, limit=_AT_ONCE)).messages
-        ids = tuple(each.id for each in found if each.exact_state is State.READY)
-        if ids:
-            gateway.claim(Want(agent=question.asker, lease_s=_MOMENT_S, ids=ids, settle=True))
+        found = gateway.store.find(Query(answer_to=id, limit=_AT_ONCE)).messages
+        for each in found:
+            if each.exact_state is State.READY and each.to_agent is not None:
+                gateway.claim(Want(agent=each.to_agent, lease_s=_MOMENT_S, ids=(each.id,), settle=True))
 
 
 # Answering

@@ -24,7 +24,7 @@ from postroom.core.states import State
 from postroom.core.untrusted import quoted, visible
 from postroom.doors.strangers import never_seen
 from postroom.errors import AskFailed, IdentityRefused, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
-from postroom.mail import presence, tokens
+from postroom.mail import people, presence, tokens
 from postroom.mail.rate_limit import SenderLimit
 from postroom.mail.received import UNSEEN
 from postroom.room import Room
@@ -33,6 +33,7 @@ from postroom.stores.contract import Query, Ticket, Want, topic_channel, topic_t
 from . import shown, tools
 from .board_calls import BoardCalls
 from .caller import DOOR, Caller, Progress
+from .people_calls import PeopleCalls
 from .shown import Words
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class MailCalls:
         self._given: dict[str, dict[str, None]] = {}  # agent -> ids whose bodies this server has shown it
         self._left: set[asyncio.Task[Any]] = set()  # what is still done for callers that were cancelled
         self.board = BoardCalls(room, self._with_progress)
+        self._people = PeopleCalls(room, self._with_progress)
 
     async def call(
         self, caller: Caller, name: str, arguments: dict[str, Any] | None, progress: Progress
@@ -119,6 +121,8 @@ class MailCalls:
         return {"id": id, "state": state, **where}
 
     async def _ask(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
+        if given.for_person:
+            return await self._ask_person(caller, given, progress)
         if given.also is not UNSET or given.to.startswith(GROUP_SIGN):
             return await self._ask_many(caller, given, progress)
         _, cause = await self.room.call(lambda room: before_sending(room, caller, given.to, new=None))
@@ -138,6 +142,18 @@ class MailCalls:
         told = self.show_answer(caller, answer.message)
         self.ack_shown([answer.ticket])
         return told
+
+    async def _ask_person(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
+        if given.also is not UNSET or given.type != "message":
+            raise InvalidMessage("also" if given.also is not UNSET else "type", "is not for questions to people")
+        to = None if given.to == ANYBODY else given.to
+
+        def prepared(room: Room) -> Message | None:
+            known_by_token = tokens.has_tokens(room.gateway)  # then asking says whether there is such a person
+            return before_sending(room, caller, to, new=known_by_token)[1]
+
+        cause = await self.room.call(prepared)
+        return await self._people.ask(caller, given, payload_of(given), cause, progress)
 
     def ack_shown(self, tickets: Sequence[Ticket]) -> None:
         """These are handed over now, in this turn of the loop: until then, an asker that leaves gets them as mail."""
@@ -463,7 +479,10 @@ class MailCalls:
         found = await self.room.receipt(given.id)
         self._must_concern(caller, found.message)
         self._named(caller, found.message)
-        return shown.receipt(found, await self.room.why(found.message))
+        told = shown.receipt(found, await self.room.why(found.message))
+        if caller.agent == found.message.from_agent and people.is_question(found.message):
+            told |= {"question": await self._people.told_of(found.id)}
+        return told
 
     # Waiting, and leaving
 

@@ -132,7 +132,7 @@ class AskKind(TaskKind):
         self._looked: set[str] = set()  # of these, those that it has looked at
 
     def waits(self, given: tools.Ask) -> bool:
-        return given.wait_s > 0
+        return given.wait_s > 0 and not given.for_person  # a person's question outlives the call by itself
 
     async def begin(self, given: tools.Ask, record: TaskRecord) -> TaskRecord:
         several = given.also is not UNSET or given.to.startswith(GROUP_SIGN)

@@ -80,6 +80,14 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True):
     wait_s: _Wait = 60
     also: _Names | UnsetType = UNSET
     enough: Annotated[str, Meta(description="With also: all, any or a number of answers.")] = "all"
+    options: Annotated[list[str], Meta(description="Ask a person, who picks one.")] | UnsetType = UNSET
+    default: Annotated[str, Meta(description="The person's answer after deadline_s.")] | UnsetType = UNSET
+    deadline_s: float | UnsetType = UNSET
+
+    @property
+    def for_person(self) -> bool:
+        """Whether a person is asked: agents have no options, and no deadline beyond the call's own wait."""
+        return any(each is not UNSET for each in (self.options, self.default, self.deadline_s))
 
 
 class BoardCall(msgspec.Struct, forbid_unknown_fields=True):
@@ -211,6 +219,7 @@ TOOLS: Final = (
             answers_=_list_of(_object(**_MAIL)),
             missing_=_list_of(_object(name=_TEXT, why=_TEXT, id=_TEXT)),
             enough_=_FLAG,
+            state_=_TEXT,  # of a question to a person
         ),
     ),
     Tool(
@@ -254,6 +263,7 @@ TOOLS: Final = (
             why_=_TEXT,
             earlier_=_NUMBER,
             events=_list_of(_object(event=_TEXT, time=_TEXT, by_=_TEXT, how_=_TEXT)),
+            question_=_object(state=_TEXT, from_=_TEXT, body_=_TEXT),  # to a person
             words_=_TEXT,
         ),
         read_only=True,
