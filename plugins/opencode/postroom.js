@@ -1,7 +1,7 @@
 // Written by `postroom install opencode`. Tells a session of new mail between its steps, and wakes it when it is idle.
 import { spawn } from "node:child_process"
-import { existsSync, mkdirSync, watch } from "node:fs"
-import { join } from "node:path"
+import { watch } from "node:fs"
+import { basename, dirname } from "node:path"
 
 const COMMAND = ["postroom"]
 
@@ -25,26 +25,37 @@ function hook(event, session, cwd) {
 
 export const Postroom = async ({ client, directory }) => {
   let current = null
+  let watched = null
+  let watcher = null
   const say = async (event) => {
     if (!current) return
     const answer = await hook(event, current, directory)
     const text = answer && (answer.text || answer.reason)
     if (text) await client.session.promptAsync({ path: { id: current }, body: { parts: [{ type: "text", text }] } })
+    if (listen(answer)) await say("wake") // what came before it listened
   }
-  try {
-    const room = join(directory, ".postroom")
-    if (existsSync(room)) {
-      mkdirSync(join(room, "signals"), { recursive: true, mode: 0o700 })
-      watch(join(room, "signals"), () => say("wake")).unref()
+  // Watch the file that the room names: the room may lie above this folder, elsewhere, or have been made a moment ago.
+  const listen = (answer) => {
+    const signal = answer && answer.signal
+    if (!signal || signal === watched) return false
+    try {
+      if (watcher) watcher.close()
+      watcher = watch(dirname(signal), (_, name) => {
+        if (!name || name === basename(signal)) say("wake")
+      })
+      watcher.on("error", () => (watched = null))
+      watcher.unref()
+      watched = signal
+      return true
+    } catch {
+      return false // it is told between its steps all the same
     }
-  } catch {
-    // it is told between its steps all the same
   }
   return {
     event: async ({ event }) => {
       if (event.type === "session.created" && !event.properties.info.parentID) {
         current = event.properties.info.id
-        await hook("start", current, directory)
+        listen(await hook("start", current, directory))
       }
       if (event.type === "session.idle" && event.properties.sessionID === current) await say("stop")
     },

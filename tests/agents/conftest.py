@@ -35,12 +35,16 @@ class World:
 
     def postroom(self, *words: str, **more: str) -> str:
         """Run a command of ours in the project, with this home, and more variables."""
+        return self.postroom_in(self.project, *words, **more)
+
+    def postroom_in(self, folder: Path, *words: str, **more: str) -> str:
+        """The same in another folder."""
         environment = clean_environment(HOME=str(self.home), **more)
         for name in ("PYTHONDONTWRITEBYTECODE", "POSTROOM_CONFIG"):  # what is trusted is in this home, where hooks look
             environment.pop(name, None)
         done = subprocess.run(
             [sys.executable, "-m", "postroom", *words],
-            cwd=self.project,
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,

@@ -7,9 +7,13 @@ import subprocess
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from postroom.doors import session_binding
+from postroom.room import open_room
 
 from . import programs
 from .conftest import World
@@ -101,13 +105,19 @@ def test_opencode_connects_and_reads_its_mail(world: World) -> None:
     world.until_acked([id], 5)
 
 
-def test_an_idle_opencode_is_woken(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["the project", "a folder in it", "a room of files", "a room made later"])
+def test_an_idle_opencode_is_woken(world: World, tmp_path: Path, where: str) -> None:
     opencode_home(world)
+    project = world.project if where in ("the project", "a folder in it") else tmp_path / "another"
+    folder = project / "src" / "deep" if where == "a folder in it" else project
+    folder.mkdir(parents=True, exist_ok=True)
+    if where == "a room of files":
+        world.postroom_in(project, "init", "--layout", "windsurf", "--workers", "1")
     environment = programs.environment(world.home)
     log = (tmp_path / "serve.log").open("wb")
     server = subprocess.Popen(
         [str(programs.OPENCODE), "serve", "--port", "0", "--print-logs"],
-        cwd=world.project,
+        cwd=folder,
         env=environment,
         stdout=log,
         stderr=log,
@@ -117,21 +127,24 @@ def test_an_idle_opencode_is_woken(world: World, tmp_path: Path) -> None:
             lambda: (t := (tmp_path / "serve.log").read_text()).count("http://127.0.0.1:") and t, what="the server"
         )
         base = "http://127.0.0.1:" + text.split("http://127.0.0.1:")[1].split()[0].strip("/")
-        session = post(f"{base}/session?directory={world.project}", {})["id"]
-        post(
-            f"{base}/session/{session}/message?directory={world.project}",
-            {"parts": [{"type": "text", "text": "hello"}]},
-        )
-        world.until(
-            lambda: (session_binding.look(world.room.gateway, "opencode") or {}).get("session") == session,
-            what="the binding",
-        )
-        time.sleep(2)
-        id = world.send("opencode", "WAKE-UP")
-        sent_s = time.time()
-        seen = world.model.wait_for("WAKE-UP", 30)
-        print(f"from send to the model's context: {seen.time_s - sent_s:.2f} s")
-        world.until_acked([id], 30)
+        session = post(f"{base}/session?directory={folder}", {})["id"]
+        prompt = partial(post, f"{base}/session/{session}/message?directory={folder}")
+        prompt({"parts": [{"type": "text", "text": "hello"}]})
+        if where == "a room made later":
+            world.postroom_in(project, "init")
+            prompt({"parts": [{"type": "text", "text": "hello again"}]})
+        kind = f"files:{project}/.windsurf/mailbox" if where == "a room of files" else f"sqlite:{project}/.postroom"
+        with open_room(kind) as room:
+            world.until(
+                lambda: (session_binding.look(room.gateway, "opencode") or {}).get("session") == session,
+                what="the binding",
+            )
+            time.sleep(2)
+            id = room.agent("ada").send("opencode", {"text": "WAKE-UP"})
+            sent_s = time.time()
+            seen = world.model.wait_for("WAKE-UP", 30)
+            print(f"{where}, from send to the model's context: {seen.time_s - sent_s:.2f} s")
+            world.until(lambda: room.receipt(id).state == "acked", 30, "the ack")
     finally:
         server.kill()
         server.wait()

@@ -317,7 +317,23 @@ def test_the_other_hosts_are_told_in_their_own_form(
     text = shown["text"] if host == "opencode" else shown["hookSpecificOutput"]["additionalContext"]
     assert f'1 new for {host} from "ada"' in text
     assert json.loads(stop.out)["decision"] == ("deny" if host == "gemini" else "block")
-    assert set(json.loads(stop.out)) == {"decision", "reason"}
+    assert set(json.loads(stop.out)) == {"decision", "reason", *(["signal"] if host == "opencode" else [])}
+
+
+@pytest.mark.parametrize("event", ["start", "stop"])
+@pytest.mark.parametrize("words", [["init"], ["init", "--layout", "windsurf", "--workers", "1"]])
+def test_opencode_is_told_which_file_to_watch(tmp_path: Path, event: str, words: list[str]) -> None:
+    """Its plugin cannot know where the room lies: above its folder, elsewhere, or nowhere until a moment ago."""
+    subprocess.run(command(*words), cwd=tmp_path, env=clean_environment(), check=True, capture_output=True)
+    (tmp_path / "deep").mkdir()
+    opencode = Session(tmp_path / "deep")
+
+    signal = Path(json.loads(opencode(event, "opencode").out)["signal"])
+    assert signal.is_file() and signal.name == "opencode"
+    assert signal.is_relative_to(tmp_path)
+    before_ns = signal.stat().st_mtime_ns
+    opencode("stop", "opencode")
+    assert signal.stat().st_mtime_ns == before_ns  # otherwise it would wake itself
 
 
 @pytest.mark.parametrize(

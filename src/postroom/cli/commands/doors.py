@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from postroom import aio
 from postroom.board.actions import BOARD
@@ -26,7 +26,11 @@ from postroom.mail import tokens
 from postroom.room import Room
 
 if TYPE_CHECKING:
+    from postroom.doors.mcp.calls import MailCalls
     from postroom.doors.mcp.server import OpenedRoom
+
+#: A server without a room looks for one this often, in seconds.
+LATE_ROOM_S: Final = 3.0
 
 
 def hook_options(parser: argparse.ArgumentParser) -> None:
@@ -184,7 +188,7 @@ class StdioSession:
         """Beside the server: be present from the start, and wake the program's idle sessions when mail comes for them."""
         host = hosts.of_client("", os.environ)
         kinds = [host.name] if host is not None else ["codex", "opencode"]  # which say nothing in our environment
-        calls = await opened.calls()
+        calls = await _once_there(opened)
         with suppress(IdentityRefused):  # each call says so
             await calls.room.call(self.arrive)
         if os.environ.get(hosts.VARIABLE) == hosts.ACP:
@@ -192,6 +196,15 @@ class StdioSession:
             await calls.room.call(self._tell_host)
             return
         await asyncio.gather(*(ring_for(calls.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
+
+
+async def _once_there(opened: OpenedRoom) -> MailCalls:
+    """The tools, as soon as there is a room: a program may have been started before its project had one."""
+    while True:
+        try:
+            return await opened.calls()
+        except PostroomError:  # each call says so
+            await asyncio.sleep(LATE_ROOM_S)
 
 
 def _stranger(client: str) -> session_binding.HostSession:

@@ -115,6 +115,8 @@ class Visit:
         self._event = event
         self._given = given
         self._said = str(given.get("hook_event_name"))
+        #: What is answered in any case: our plugin in OpenCode is told the file to watch, also by a room made meanwhile.
+        self._always: dict[str, Any] = {}
 
     def answer(self) -> int:
         """Do what the event is for. Returns the exit status."""
@@ -135,6 +137,8 @@ class Visit:
             return self._before_edit(name)
         if self._host.is_queued:
             session_binding.busy(self._gateway, name, working=self._event in (PROMPT, TOOL))
+        if self._host.name == "opencode" and self._event in (START, STOP):
+            self._always["signal"] = self._signal(name)
         told = ""
         if self._event == TOOL:
             self._note_shown(name)
@@ -207,10 +211,15 @@ class Visit:
         lines = [f"postroom: you are the agent {name} in this project's room.", *([text] if text else [])]
         more: dict[str, Any] = {}
         if self._is_woken() and self._host.name == "claude-code":
-            signal = session_binding.signal_path(self._url, name)
-            session_binding.touch_signal(signal)  # a file in a folder that is not there yet is not watched
-            more["watchPaths"] = [str(signal)]
+            more["watchPaths"] = [self._signal(name)]
         return self._say("\n".join(lines), more)
+
+    def _signal(self, name: str) -> str:
+        """The file whose change wakes the session. It is there: one in a folder that is not there is not watched."""
+        signal = session_binding.signal_path(self._url, name)
+        if self._event == START or not signal.exists():
+            session_binding.touch_signal(signal)
+        return str(signal)
 
     def _is_woken(self) -> bool:
         return self._host.name in ("opencode", "qwen") or (
@@ -223,12 +232,14 @@ class Visit:
             return 0
         waiting = session_binding.hold_back(self._gateway, name)
         if not waiting:
+            if self._always:
+                _write(self._always)
             return 0
         session_binding.tell(self._gateway, name, waiting, f"{self._host.name} {self._said}")
         if self._host.is_queued:
             session_binding.busy(self._gateway, name, working=True)  # it goes on
         reason = session_binding.pointer(name, waiting, READ_WITH.format(name=name))
-        _write({"decision": self._host.go_on, "reason": reason})
+        _write({"decision": self._host.go_on, "reason": reason, **self._always})
         return 0
 
     def _note_shown(self, name: str) -> None:
@@ -248,7 +259,7 @@ class Visit:
 
     def _say(self, text: str, more: Mapping[str, Any] | None = None) -> int:
         if self._host.name == "opencode":
-            _write({"text": text})
+            _write({"text": text, **self._always})
         elif self._host.name == "copilot":
             _write({"additionalContext": text})
         else:
