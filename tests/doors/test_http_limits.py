@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import select
 import socket
 import threading
@@ -10,18 +12,18 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.doors.web.test_slow import is_prompt
 
 from postroom import aio
 from postroom.doors import http_server as http_limits
-from postroom.doors.mcp import server
+from postroom.doors.mcp import connections, server
 from postroom.mail import tokens
 from postroom.room import Room, open_room
 
-from .served import Http, http_server
+from .served import LEGACY, MODERN, Http, envelope, http_server
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +56,61 @@ def knocking(port: int, count: int, said: bytes) -> Iterator[list[socket.socket]
     finally:
         for knock in knocks:
             knock.close()
+
+
+def test_an_agent_that_waits_on_many_connections_keeps_no_other_agent_out(place: Place) -> None:
+    eve = tokens.add_token(place.room.gateway, "eve")
+    body = json.dumps(envelope("tools/call", {"name": "inbox", "arguments": {"wait_s": 60}}))
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{place.http.port}\r\nAuthorization: Bearer {eve}\r\n"
+        f"MCP-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: inbox\r\nContent-Type: application/json\r\n"
+        f"Accept: application/json, text/event-stream\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    said = (head + body).encode()
+    with knocking(place.http.port, server.MAX_REQUESTS, said):
+        end = time.monotonic() + 60
+        while (too_many := place.http.tool(eve, "who")).status == 200 and time.monotonic() < end:
+            pass  # the last of them are on their way
+        with knocking(place.http.port, 90, said) as refused:
+            answers = [each.recv(100).split(b"\r\n")[0] for each in refused]
+            answered = place.http.tool(place.token, "who").status
+
+    assert (too_many.status, too_many.body) == (429, "eve has 100 requests under way; end some of them first\n")
+    assert set(answers) == {b"HTTP/1.1 429 Too Many Requests"}
+    assert answered == 200
+
+
+def test_an_agent_that_opens_sessions_without_end_ends_its_own_silent_ones(
+    place: Place,
+) -> None:
+    eve = tokens.add_token(place.room.gateway, "eve")
+    connection = http.client.HTTPConnection("127.0.0.1", place.http.port, timeout=60)
+
+    def post(token: str, session: str, method: str, params: dict[str, Any]) -> tuple[int, str]:
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        connection.request("POST", "/mcp", json.dumps(body), headers | ({"Mcp-Session-Id": session} if session else {}))
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, answer.headers.get("mcp-session-id") or ""
+
+    hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    _, others = post(place.token, "", "initialize", hello)
+    _, used = post(eve, "", "initialize", hello)
+    opened = []
+    for _ in range(connections.MAX_SESSIONS + 20):
+        opened.append(post(eve, "", "initialize", hello)[1])
+        assert post(eve, used, "ping", {})[0] == 200
+    status = [post(eve, session, "ping", {})[0] for session in opened]
+
+    assert len(set(opened)) == len(opened)
+    assert status == [404] * 21 + [200] * (connections.MAX_SESSIONS - 1)
+    assert post(place.token, others, "ping", {})[0] == 200
+    connection.close()
 
 
 def test_half_open_connections_of_strangers_are_bounded_and_keep_nobody_out(place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -628,7 +628,8 @@ def answering(room: aio.Room) -> tuple[server.PostroomServer, Any]:
 
     serving = server.PostroomServer(server.OpenedRoom(opened), None)
     user = AuthenticatedUser(AccessToken(token="t", client_id="bob", scopes=[], subject="agent"))
-    session = SimpleNamespace(_connection=object(), send_resource_updated=None)
+    connection = SimpleNamespace(exit_stack=AsyncExitStack(), state={})
+    session = SimpleNamespace(_connection=connection, send_resource_updated=None)
     return serving, SimpleNamespace(session=session, request=SimpleNamespace(scope={"user": user}), meta=None)
 
 
@@ -672,6 +673,32 @@ def test_a_second_subscription_is_confirmed_only_when_the_first_one_misses_nothi
             await turns()  # the watch that ended does not take the new one with it
             assert len(serving._watches) == 1
             await again
+            assert len(serving._watches) == 1
+            await context.session._connection.exit_stack.aclose()  # the client is gone
+            assert not serving._watches
+            await serving.close()
+
+    run(main())
+
+
+def test_the_watches_of_one_agent_end_for_its_own_newer_ones_and_not_for_anothers(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_MAX_WATCHES", 3)
+
+    async def main() -> None:
+        async with aio.open(url) as room:
+            serving, bob = answering(room)
+            _, eve = answering(room)
+            eve.request.scope["user"] = AuthenticatedUser(
+                AccessToken(token="t", client_id="eve", scopes=[], subject="agent")
+            )
+            board = types.SubscribeRequestParams(uri=server.BOARD_URI)
+            await serving._subscribe(bob, board)
+            for _ in range(10):
+                eve.session._connection = SimpleNamespace(exit_stack=AsyncExitStack(), state={})
+                await serving._subscribe(eve, board)
+            assert sorted(agent for agent, *_ in serving._watches) == ["bob", "eve", "eve", "eve"]
             await serving.close()
 
     run(main())

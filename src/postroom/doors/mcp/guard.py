@@ -38,12 +38,12 @@ class McpGuard:
             return
         refusal = self._names.check(header(scope, b"host"), header(scope, b"origin"))
         if refusal is not None:
-            await _refuse(send, refusal.status, refusal.message)
+            await refuse(send, refusal.status, refusal.message)
             return
         try:
             credential = await self._prove(bearer(header(scope, b"authorization")), _claimed(scope))
         except IdentityRefused as error:
-            await _refuse(send, UNKNOWN, str(error))
+            await refuse(send, UNKNOWN, str(error))
             return
         if credential is not None:
             scope["user"] = self._user_of(credential)
@@ -59,7 +59,8 @@ def _claimed(scope: Scope) -> str | None:
     return None if not distinct else distinct[0] if len(distinct) == 1 else " and ".join(distinct)
 
 
-async def _refuse(send: Send, status: int, problem: str) -> None:
+async def refuse(send: Send, status: int, problem: str) -> None:
+    """Answer a request with an error of HTTP."""
     body = problem.encode("utf-8", "backslashreplace") + b"\n"
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     if status == UNKNOWN:

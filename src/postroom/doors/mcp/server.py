@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import http
 import logging
 import os
 import signal
@@ -44,9 +45,9 @@ from postroom.stores.contract import topic_cells, topic_to
 from . import shown, tools
 from .caller import DOOR, Caller
 from .calls import MailCalls, ToolFailed
-from .connections import Connections
+from .connections import Connections, end_session, session_of
 from .frames import FrameFault, fault_of
-from .guard import App, McpGuard, Receive, Scope, Send
+from .guard import App, McpGuard, Receive, Scope, Send, refuse
 from .tasks import EXTENSION, NoSuchTask, Tasks, TaskStanding, forget_old
 
 Context = ServerRequestContext[Any, Any]
@@ -62,8 +63,12 @@ INSTRUCTIONS: Final = (
 BOARD_URI: Final = "postroom://board"
 INBOX_URI: Final = "postroom://inbox/"
 PATH: Final = "/mcp"
-#: Watches kept for clients of the older protocol; the oldest ends when there are more.
+#: Watches kept for an agent's clients of the older protocol; its oldest ends when there are more.
 _MAX_WATCHES: Final = 100
+#: Requests that an agent with a token may have under way over HTTP, with its streams: half of the door's connections.
+MAX_REQUESTS: Final = http_server.MAX_CONNECTIONS // 2
+#: In the state of a connection: its end is waited for.
+_IS_LEFT: Final = "postroom: its watches end with it"
 #: A server that is told to leave gets this long to close its room, in seconds.
 _GRACE_S: Final = 2.0
 #: Refusals that were only counted are written this much later, in seconds.
@@ -148,7 +153,7 @@ class PostroomServer:
     def __init__(self, room: OpenedRoom, identify: Identify | None) -> None:
         self._room = room
         self._identify = identify
-        self._watches: dict[tuple[int, str], Watch] = {}  # by connection and resource
+        self._watches: dict[tuple[str, int, str], Watch] = {}  # by agent, connection and resource
         self.server = _ServerWithTasks(
             "postroom",
             version=__version__,
@@ -285,25 +290,35 @@ class PostroomServer:
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         uri = str(params.uri)
         calls, caller = await self._own(ctx, uri)
-        key = (id(ctx.session._connection), uri)  # noqa: SLF001  the session is made anew for each request
+        connection = ctx.session._connection  # noqa: SLF001  the session is made anew for each request
+        key = (caller.agent, id(connection), uri)
         watch = self._watches.get(key)
         if watch is None:
             watch = self._watches[key] = _telling(calls.room, caller.agent, uri, ctx.session.send_resource_updated)
             watch[0].add_done_callback(lambda _: self._forget(key, watch))
-            while len(self._watches) > _MAX_WATCHES:
-                self._watches.pop(next(iter(self._watches)))[0].cancel()
+            if not connection.state.get(_IS_LEFT):
+                connection.state[_IS_LEFT] = True
+                connection.exit_stack.callback(self._left, id(connection))
+            mine = [each for each in self._watches if each[0] == caller.agent]
+            for old in mine[:-_MAX_WATCHES]:
+                self._watches.pop(old)[0].cancel()
         await watch[1].wait()
         return types.EmptyResult()
 
-    def _forget(self, key: tuple[int, str], watch: Watch) -> None:
+    def _left(self, connection: int, uri: str | None = None) -> None:
+        """A client wants to hear of a resource no more; of none, because it is gone."""
+        for key, (task, _) in list(self._watches.items()):
+            if key[1] == connection and uri in (None, key[2]):
+                del self._watches[key]
+                task.cancel()
+
+    def _forget(self, key: tuple[str, int, str], watch: Watch) -> None:
         """A watch has ended; another may stand in its place by now."""
         if self._watches.get(key) is watch:
             del self._watches[key]
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        watch = self._watches.pop((id(ctx.session._connection), str(params.uri)), None)  # noqa: SLF001
-        if watch is not None:
-            watch[0].cancel()
+        self._left(id(ctx.session._connection), str(params.uri))  # noqa: SLF001
         return types.EmptyResult()
 
     async def _listen(
@@ -627,9 +642,22 @@ class HttpDoor:
             if caller is None:
                 await app(scope, receive, send)
                 return
+            if self._no_token is None and self._connections.under_way(caller) >= MAX_REQUESTS:
+                await refuse(
+                    send,
+                    http.HTTPStatus.TOO_MANY_REQUESTS,
+                    f"{caller} has {MAX_REQUESTS} requests under way; end some of them first",
+                )
+                return
             room = (await self._room.calls()).room
             with self._connections.here(room, caller):
-                await app(scope, receive, send)
+                opened = await session_of(app, scope, receive, send)
+            old = None if opened is None else self._connections.opened(caller, opened)
+            if scope["method"] == "DELETE" and opened is not None:
+                self._connections.ended(caller, opened)
+            elif old is not None:
+                self._connections.ended(caller, old)
+                await end_session(app, scope, old)
 
         return present
 
