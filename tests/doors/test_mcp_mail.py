@@ -10,7 +10,7 @@ import pytest
 from tests.support.in_loop import run, states
 
 from postroom import ManualClock, aio
-from postroom.doors.mcp import shown
+from postroom.doors.mcp import calls, shown
 from postroom.mail import tokens
 
 from .support import Tools, inside, tools_of
@@ -128,6 +128,26 @@ def test_the_one_that_lost_a_message_of_a_channel_to_another_is_told_so(url: str
 
             assert (late["counted"], late["state"]) == (False, "claimed")
             assert "is held by cy, not by bob" in late["problem"]
+
+    run(main())
+
+
+def test_what_one_sent_is_taken_back_unless_a_receiver_has_it(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, eve = tools_of(room, "ada", "bob", "eve")
+            later = await ada("send", to="ada", body="reminder", delay_s=600)
+            held = await ada("send", to="bob", body="x", new=True)
+            await bob("inbox")
+            ids = [later["id"], held["id"]]
+            foreign, received = (await bob("ack", ids=ids, outcome="withdraw"))["results"]
+            strange = (await eve("ack", ids=ids, outcome="withdraw"))["results"]
+            assert foreign["state"] == "unknown"
+            assert (received["counted"], received["problem"]) == (False, "only its sender takes it back")
+            assert [each["state"] for each in strange] == ["unknown"] * 2
+            back, late = (await ada("ack", ids=ids, outcome="withdraw"))["results"]
+            assert (back["counted"], back["state"]) == (True, "withdrawn")
+            assert (late["counted"], late["state"], late["problem"]) == (False, "claimed", calls.TOO_LATE)
 
     run(main())
 

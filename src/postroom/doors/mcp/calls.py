@@ -56,6 +56,7 @@ NEW_TO_ASK: Final = (
 )
 #: What a model is told of a message that it could not end, or not as it wanted.
 LOST: Final = "it is no longer yours: it has been taken or finished"
+TOO_LATE: Final = "it was not taken back: a receiver has it, or it has ended"
 LAST_DELIVERY: Final = "that was its last delivery: it was set aside as a dead letter, and will not come again"
 
 
@@ -408,12 +409,14 @@ class MailCalls:
     # Settling
 
     async def _ack(self, caller: Caller, given: tools.Ack, _: Progress) -> dict[str, Any]:
-        if given.outcome != "done" and not given.why:
+        if given.outcome in ("retry", "refuse") and not given.why:
             raise InvalidMessage("why", f"say why, with outcome {given.outcome}")
         return {"results": [await self._settle(caller, id, given) for id in dict.fromkeys(given.ids)]}
 
     async def _settle(self, caller: Caller, id: str, given: tools.Ack) -> dict[str, Any]:
         try:
+            if given.outcome == "withdraw":
+                return await self._withdraw(caller, id, given.why or None)
             message = await self._claimed(caller, id)
         except UnknownMessage as error:
             return {"id": visible(id), "counted": False, "state": "unknown", "problem": visible(str(error))}
@@ -429,6 +432,17 @@ class MailCalls:
         state = await self._state(id)
         problem = LAST_DELIVERY if counted and given.outcome == "retry" and state == "dead" else "" if counted else LOST
         return {"id": id, "counted": counted, "state": state, **({"problem": problem} if problem else {})}
+
+    async def _withdraw(self, caller: Caller, id: str, why: str | None) -> dict[str, Any]:
+        """Take back what the caller sent, also what is not due yet. Raises UnknownMessage for others' mail."""
+        self._must_concern(caller, await self.room.get(id))
+        try:
+            counted, problem = await self.room.agent(caller.agent, transient=True).withdraw(id, why), TOO_LATE
+        except IdentityRefused:
+            counted, problem = False, "only its sender takes it back"
+        return {"id": id, "counted": counted, "state": await self._state(id)} | (
+            {} if counted else {"problem": problem}
+        )
 
     async def _requeue(self, caller: Caller, id: str) -> dict[str, Any]:
         """Put a dead letter of the caller's back; in a room with tokens a person does that."""

@@ -58,7 +58,7 @@ class Ack(msgspec.Struct, forbid_unknown_fields=True):
     """End claimed messages."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=50)]
-    outcome: Literal["done", "retry", "refuse"] = "done"
+    outcome: Literal["done", "retry", "refuse", "withdraw"] = "done"
     why: str = ""
 
 
@@ -197,7 +197,7 @@ TOOLS: Final = (
         "ack",
         "Finish messages",
         "Finish claimed messages: done, retry (deliver again, also a dead one; dead on the last delivery) or refuse, "
-        "the last two with why.",
+        "the last two with why. withdraw takes back what you sent.",
         Ack,
         _object(results=_list_of(_object(id=_TEXT, counted=_FLAG, state=_TEXT, problem_=_TEXT))),
         idempotent=True,
