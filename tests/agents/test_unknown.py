@@ -1,4 +1,4 @@
-"""A program that Postroom has no door for: GitHub Copilot CLI, with a plain entry for our server and no name in it."""
+"""A program that Postroom was not installed for: GitHub Copilot CLI, with a plain entry for our server and no name in it."""
 
 from __future__ import annotations
 
