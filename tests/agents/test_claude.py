@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from postroom.doors import session_binding
+from postroom.room import open_room
 
 from . import programs
 from .conftest import World, check_story
@@ -68,6 +70,29 @@ def test_an_idle_session_is_woken_by_mail_without_a_keystroke(world: World, clau
 
     print("from send to the model's context:", ", ".join(f"{each:.2f} s" for each in took))
     assert min(took) < 2
+
+
+def test_a_session_that_was_there_before_its_room_is_bound_and_woken(world: World, tmp_path: Path) -> None:
+    world.postroom("install", "claude-code")
+    project = tmp_path / "another"
+    project.mkdir()
+    programs.claude_home(world.home, project)
+    words = [str(programs.CLAUDE), "--allowedTools", TOOLS]
+    terminal = Terminal(words, project, programs.claude_environment(world.home, world.model.port))
+    try:
+        time.sleep(8)  # it is up; no program of ours can see that
+        world.postroom_in(project, "init")
+        with open_room(f"sqlite:{project}/.postroom") as room:
+            world.until(lambda: (session_binding.look(room.gateway, "claude") or {}).get("session"), what="the binding")
+            time.sleep(4)
+            id = room.agent("ada").send("claude", {"text": "WAKE-UP"})
+            sent_s = time.time()
+            seen = world.model.wait_for("WAKE-UP", 30)
+            print(f"from send to the model's context: {seen.time_s - sent_s:.2f} s")
+            world.until(lambda: room.receipt(id).state == "acked", 30, "the ack")
+    finally:
+        terminal.close()
+        programs.end_all(world.home)
 
 
 def test_mail_is_told_between_two_tool_calls(world: World, claude: Claude) -> None:

@@ -320,6 +320,38 @@ def test_the_other_hosts_are_told_in_their_own_form(
     assert set(json.loads(stop.out)) == {"decision", "reason", *(["signal"] if host == "opencode" else [])}
 
 
+def watched(said: Said) -> list[str]:
+    found: list[str] = json.loads(said.out)["hookSpecificOutput"]["watchPaths"]
+    return found
+
+
+def test_a_session_that_was_there_before_its_room_comes_to_it(claude: Session, tmp_path: Path) -> None:
+    place = tmp_path / ".postroom"
+    assert watched(claude("SessionStart")) == [str(place)]
+    with open_room(f"sqlite:{place}") as room:
+        made = claude("FileChanged", event="add", file_path=str(place / "messages.db"))
+        signal = place / "signals" / "claude"
+        assert watched(made) == [str(signal)]
+        assert signal.is_file()
+        assert (session_binding.look(room.gateway, "claude") or {})["session"] == "session-1"
+        assert claude("FileChanged", event="change", file_path=str(signal)) == (0, "", "")
+
+
+def test_a_session_without_a_person_waits_for_no_room(claude: Session) -> None:
+    claude.environment["CLAUDE_CODE_SESSION_ATTENDED"] = "0"
+
+    assert claude("SessionStart") == (0, "", "")
+
+
+def test_a_session_looks_away_from_a_room_that_is_not_allowed(claude: Session, tmp_path: Path) -> None:
+    place = tmp_path / ".postroom"
+    with open_room(f"sqlite:{place}"):
+        (place / "seal").unlink(missing_ok=True)  # as if somebody else had made it
+        said = claude("FileChanged", event="add", file_path=str(place / "messages.db"))
+
+    assert watched(said) == [str(place / ".gitignore")]
+
+
 @pytest.mark.parametrize("event", ["start", "stop"])
 @pytest.mark.parametrize("words", [["init"], ["init", "--layout", "windsurf", "--workers", "1"]])
 def test_opencode_is_told_which_file_to_watch(tmp_path: Path, event: str, words: list[str]) -> None:
@@ -344,7 +376,7 @@ def test_nonsense_is_passed_over_in_silence(room: Room, claude: Session, stdin: 
 
 
 def test_unknown_hosts_and_events_and_places_without_a_room_are_passed_over(claude: Session, tmp_path: Path) -> None:
-    assert claude("SessionStart") == (0, "", "")  # no room here
+    assert claude("PostToolUse") == (0, "", "")  # no room here
     open_room(f"sqlite:{tmp_path}/.postroom").close()
     assert claude("NewEventOf2027") == (0, "", "")
     claude.environment = {}

@@ -17,7 +17,7 @@ import msgspec
 
 from postroom.core import trust
 from postroom.core.clock import SYSTEM
-from postroom.core.config import RoomUrl, make_config, parse_url, room_folder
+from postroom.core.config import FOLDER, RoomUrl, make_config, parse_url, room_folder
 from postroom.core.states import State
 from postroom.core.system.process import process_name
 from postroom.doors import edits, hosts, session_binding
@@ -74,9 +74,9 @@ def _answer(host: Host, event: str, given: Mapping[str, Any]) -> int:
     try:
         found = trust.find_room(_place(given), strict=True)
     except RoomNotAllowed as error:
-        return _tell_user(str(error))
+        return _tell_user(str(error), _watched(given, FOLDER, ".gitignore") if event == WAKE else {})
     if found is None:
-        return 0
+        return _wait_for_room(host, event, given)
     url = parse_url(found.address)
     folder = room_folder(url)
     if url.scheme == "memory" or (folder is not None and not folder.is_dir()):
@@ -88,10 +88,27 @@ def _answer(host: Host, event: str, given: Mapping[str, Any]) -> int:
         gateway.store.close()
 
 
-def _tell_user(sentence: str) -> int:
-    """Tell the person, once for each room, that there is one which is not used. The model is told nothing."""
-    if trust.tell_once(sentence):
-        _write({"systemMessage": f"postroom: {_printable(sentence)}"})
+def _wait_for_room(host: Host, event: str, given: Mapping[str, Any]) -> int:
+    """Let Claude Code tell of a room that is made here while it runs: a change below this folder calls its WAKE hook."""
+    if host.name == "claude-code" and event == START and _is_attended(os.environ):
+        _write(_watched(given, FOLDER))
+    return 0
+
+
+def _watched(given: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    """The answer that lets Claude Code watch a path in the project, and no other one."""
+    watched = str(Path(_place(given) or "/", *path))
+    return {"hookSpecificOutput": {"hookEventName": given["hook_event_name"], "watchPaths": [watched]}}
+
+
+def _tell_user(sentence: str, more: Mapping[str, Any]) -> int:
+    """Tell the person, once for each room, that there is one which is not used. The model is told nothing.
+
+    A session that waits for a room watches all of it: with `more` it looks away, for others may be at work there.
+    """
+    told = {"systemMessage": f"postroom: {_printable(sentence)}"} if trust.tell_once(sentence) else {}
+    if told or more:
+        _write({**told, **more})
     return 0
 
 
@@ -194,6 +211,8 @@ class Visit:
         if self._event == START:
             return self._start(name, text)
         if not text:
+            if self._event == WAKE and self._host.name == "claude-code":
+                self._watch_signal(name)
             return 0
         if self._event == WAKE and self._host.name == "claude-code":
             sys.stderr.write(text + "\n")
@@ -213,6 +232,12 @@ class Visit:
         if self._is_woken() and self._host.name == "claude-code":
             more["watchPaths"] = [self._signal(name)]
         return self._say("\n".join(lines), more)
+
+    def _watch_signal(self, name: str) -> None:
+        """What changed was not the signal, but the room that was made: from now on it is the signal."""
+        changed = self._given.get("file_path", "")
+        if changed not in ("", str(session_binding.signal_path(self._url, name))):
+            _write({"hookSpecificOutput": {"hookEventName": self._said, "watchPaths": [self._signal(name)]}})
 
     def _signal(self, name: str) -> str:
         """The file whose change wakes the session. It is there: one in a folder that is not there is not watched."""

@@ -22,13 +22,18 @@ def main(words: list[str]) -> int:
     """Answer a hook; silently, with 0, where there can be no room."""
     try:
         given = sys.stdin.buffer.read(MAX_STDIN)
-        if not may_have_room(given):
+        if not may_have_room(given) and not may_wait_for_room(given):
             return 0
         startup.load_msgspec()
         answer = command.main  # this loads it
     except Exception:  # noqa: BLE001  the host's work matters more than ours
         return 0
     return answer(words, given)
+
+
+def may_wait_for_room(given: bytes) -> bool:
+    """Whether this is the start of a session that can be told of a room that is made later."""
+    return b'"SessionStart"' in given and "CLAUDE_PROJECT_DIR" in os.environ
 
 
 def may_have_room(given: bytes) -> bool:
