@@ -4,14 +4,25 @@ import { watch } from "node:fs"
 import { basename, dirname } from "node:path"
 
 const COMMAND = ["postroom"]
+const EDITS = "warn"
+const WRITES = ["edit", "multiedit", "write", "patch", "apply_patch"]
 
-function hook(event, session, cwd) {
+function hook(event, session, cwd, more = {}) {
   return new Promise((resolve) => {
-    const child = spawn(COMMAND[0], [...COMMAND.slice(1), "hook", "opencode"], { cwd, stdio: ["pipe", "pipe", "ignore"] })
+    const env = EDITS === "warn" ? process.env : { ...process.env, POSTROOM_EDITS: EDITS }
+    const child = spawn(COMMAND[0], [...COMMAND.slice(1), "hook", "opencode"], { cwd, env, stdio: ["pipe", "pipe", "ignore"] })
+    const late = setTimeout(() => {
+      child.kill("SIGKILL")
+      resolve(null)
+    }, 10000)
     let said = ""
-    child.on("error", () => resolve(null))
+    child.on("error", () => {
+      clearTimeout(late)
+      resolve(null)
+    })
     child.stdout.on("data", (part) => (said += part))
     child.on("close", () => {
+      clearTimeout(late)
       try {
         resolve(said ? JSON.parse(said) : null)
       } catch {
@@ -19,7 +30,7 @@ function hook(event, session, cwd) {
       }
     })
     child.stdin.on("error", () => {})
-    child.stdin.end(JSON.stringify({ hook_event_name: event, session_id: session, cwd }))
+    child.stdin.end(JSON.stringify({ hook_event_name: event, session_id: session, cwd, ...more }))
   })
 }
 
@@ -59,9 +70,14 @@ export const Postroom = async ({ client, directory }) => {
       }
       if (event.type === "session.idle" && event.properties.sessionID === current) await say("stop")
     },
+    "tool.execute.before": async (input, output) => {
+      if (EDITS === "off" || !WRITES.includes(input.tool)) return
+      const answer = await hook("edit", input.sessionID, directory, { tool_name: input.tool, tool_input: output.args })
+      if (answer && answer.decision === "deny") throw new Error(answer.reason)
+    },
     "tool.execute.after": async (input, output) => {
       current = current || input.sessionID
-      const answer = await hook("tool", input.sessionID, directory)
+      const answer = await hook("tool", input.sessionID, directory, { tool_name: input.tool, tool_input: input.args })
       if (answer && answer.text) output.output += "\n\n" + answer.text
     },
   }

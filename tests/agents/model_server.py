@@ -281,6 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
                 )
         turns = [Turn("user", t.text) if t.role == "developer" else t for t in turns]
         tools: list[str] = []
+        free = {tool["name"] for tool in body.get("tools", []) if tool.get("type") == "custom"}
         for tool in body.get("tools", []):
             inner = tool.get("tools", []) if tool.get("type") == "namespace" else []
             tools += [f"{tool['name']}/{each.get('name')}" for each in inner] or [
@@ -288,7 +289,10 @@ class _Handler(BaseHTTPRequestHandler):
             ]
         made = self.model.answer(Seen(time.time(), turns, tools)) if tools else "ok"
         number = next(self.model.numbers)
-        if isinstance(made, Call):
+        if isinstance(made, Call) and made.tool in free:  # it takes a text, not arguments
+            call = {"call_id": f"call_{number}", "name": made.tool, "input": made.arguments["input"]}
+            item = {"type": "custom_tool_call", "id": f"ctc_{number}", "status": "completed", **call}
+        elif isinstance(made, Call):
             space, _, name = made.tool.rpartition("/")
             item = {
                 "type": "function_call",

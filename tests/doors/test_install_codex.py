@@ -16,7 +16,7 @@ from postroom.doors.install.codex_settings import Wanted
 
 from .codex_settings import FILES, FORMS
 
-EVENTS = {"SessionStart": 10, "UserPromptSubmit": 10, "PostToolUse": 10, "Stop": 10, "SessionEnd": 3}
+EVENTS = {"SessionStart": 10, "UserPromptSubmit": 10, "PreToolUse": 10, "PostToolUse": 10, "Stop": 10, "SessionEnd": 3}
 HERE = Wanted(["/v/bin/postroom", "mcp"], None, "/v/bin/postroom hook auto", EVENTS)
 THERE = Wanted(
     ["/my env/python", "-P", "-m", "postroom", "mcp"],

@@ -19,8 +19,6 @@ CELL: Final = "edits"
 #: How long a file counts as edited after the last write, and as about to be written before the first.
 KEPT_S: Final = 600
 CLAIMED_S: Final = 60
-#: An own mark is renewed when it is older than this; younger ones save a write.
-_RENEWED_MS: Final = 15_000
 #: So many files are remembered; the oldest are forgotten first.
 MAX_FILES: Final = 500
 
@@ -44,13 +42,11 @@ def note(gateway: Gateway, agent: str, files: Sequence[str]) -> list[Edit]:
     found: list[Edit] = []
     now_ms = gateway.clock.wall_ms()
 
-    def change(before: Marks | None) -> Marks | None:
+    def change(before: Marks | None) -> Marks:
         marks = _living(before, now_ms)
         found[:] = [
             edit for file in files for edit in _others(marks, file, agent) if edit.at_ms >= _last(marks, file, agent)
         ]
-        if not found and all(now_ms - _last(marks, file, agent) < _RENEWED_MS for file in files):
-            return None
         return _marked(marks, files, agent, now_ms, KEPT_S)
 
     update(gateway.store, CELL, change)

@@ -11,7 +11,8 @@ from postroom.cli import options, output
 from postroom.cli.call import Invocation
 from postroom.cli.doctor import doors
 from postroom.cli.exit_codes import UsageError
-from postroom.doors.hosts import HOSTS
+from postroom.doors import edits
+from postroom.doors.hosts import EDIT, HOSTS
 from postroom.doors.install import lasting, plans, work
 from postroom.errors import PostroomError
 
@@ -29,9 +30,11 @@ NEXT: Final = {
     "vscode": "run the command `MCP: List Servers` and start postroom",
     "windsurf": "restart it; the server is listed under MCP servers",
 }
+#: The programs that can be guarded.
+HOOKED: Final = tuple(name for name, host in HOSTS.items() if EDIT in host.events.values())
 
 
-def install_options(parser: argparse.ArgumentParser) -> None:
+def uninstall_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("host", metavar="HOST", choices=list(HOSTS), help=", ".join(HOSTS))
     options.flag(parser, "--dry-run", "show what would change, as a diff, and change nothing")
     scope = "for all your projects, or for this one (default: user; vscode: project)"
@@ -40,7 +43,13 @@ def install_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", metavar="DIR", default=".", help=project)
 
 
-uninstall_options = install_options
+def install_options(parser: argparse.ArgumentParser) -> None:
+    uninstall_options(parser)
+    guard = (
+        "what happens before the agent edits a file: nothing (off), a file reserved by another agent is refused (warn), "
+        "and so is one that another agent has just edited (refuse) (default: warn)"
+    )
+    parser.add_argument("--edits", choices=edits.MODES, default=edits.WARN, help=guard)
 
 
 def _wish(call: Invocation) -> plans.Wish:
@@ -63,7 +72,9 @@ def home_folder() -> Path:
 
 def install(call: Invocation) -> None:
     wish = _wish(call)
-    wish = wish._replace(command=tuple(lasting.lasting_command(wish.base)))
+    if call.args.edits != edits.WARN and wish.host not in HOOKED:
+        raise UsageError(f"--edits is for {', '.join(HOOKED)}; {wish.host} has no hook before an edit")
+    wish = wish._replace(command=tuple(lasting.lasting_command(wish.base)), edits=call.args.edits)
     _do(call, wish, work.plan_install if call.args.dry_run else work.install, "installed")
     if wish.program != lasting.own_command() and not call.json:
         output.write(f"it starts {wish.program[0]}: this Postroom runs from a temporary environment")

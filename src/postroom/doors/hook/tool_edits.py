@@ -10,13 +10,22 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: The tools that write one file, and the field that names it: Claude Code; Gemini CLI; OpenCode.
-_FIELDS: Final = {
-    **dict.fromkeys(("Edit", "MultiEdit", "Write"), "file_path"),
-    "NotebookEdit": "notebook_path",
-    **dict.fromkeys(("replace", "write_file"), "file_path"),
-    **dict.fromkeys(("edit", "multiedit", "write"), "filePath"),
-}
+#: The tools that write one file (Claude Code; Gemini CLI and Qwen Code; OpenCode), and the fields that name it.
+_WRITERS: Final = frozenset(
+    (
+        "Edit",
+        "MultiEdit",
+        "NotebookEdit",
+        "Write",
+        "edit",
+        "multiedit",
+        "notebook_edit",
+        "replace",
+        "write",
+        "write_file",
+    )
+)
+_PATHS: Final = ("file_path", "filePath", "notebook_path")
 #: The tools that apply a patch of several files, and the fields that may hold it: Codex; OpenCode.
 _PATCHES: Final = {"apply_patch": ("command", "input", "patchText"), "patch": ("patchText",)}
 #: The tools that run a command.
@@ -36,9 +45,8 @@ def written_by(tool: Any, given: Any) -> list[str]:
     """The files that a call of a tool writes, moves or deletes, as it names them; [] for a tool that writes none."""
     if not isinstance(tool, str) or not isinstance(given, Mapping):
         return []
-    if tool in _FIELDS:
-        path = given.get(_FIELDS[tool])
-        return [path] if isinstance(path, str) and path else []
+    if tool in _WRITERS:
+        return [path for path in map(given.get, _PATHS) if isinstance(path, str) and path]
     texts = (given.get(field) for field in _PATCHES.get(tool, ()))
     return [name for text in texts if isinstance(text, str) for name in _NAMED.findall(text)]
 

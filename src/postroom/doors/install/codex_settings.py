@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
         return {"command": self.words[0], "args": self.words[1:], "tool_timeout_sec": 3700, **named}
 
     def group(self, event: str) -> dict[str, Any]:
-        return texts.handler(self.hook, self.events[event])
+        return texts.handler(event, self.hook, self.events[event])
 
 
 def with_ours(text: str, wanted: Wanted) -> str:
@@ -216,6 +216,9 @@ def _with_group(text: str, wanted: Wanted, event: str) -> str:
         return toml_text.with_value(text, (*path, len(_at(toml_text.data_of(text), path))), wanted.group(event))
     if any(item.path == path[:1] and item.value >= 0 for item in found):
         return toml_text.with_value(text, path, [wanted.group(event)])
-    handler = wanted.group(event)["hooks"][0]
-    lines = [f"{name} = {toml_text.literal(value)}" for name, value in handler.items()]
-    return toml_text.appended(text, [f"[[hooks.{event}]]", f"[[hooks.{event}.hooks]]", *lines])
+    group = wanted.group(event)
+    (handler,) = group.pop("hooks")
+    only, lines = (
+        [f"{name} = {toml_text.literal(value)}" for name, value in table.items()] for table in (group, handler)
+    )
+    return toml_text.appended(text, [f"[[hooks.{event}]]", *only, f"[[hooks.{event}.hooks]]", *lines])

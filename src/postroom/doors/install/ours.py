@@ -7,6 +7,8 @@ import shlex
 from typing import Any, Final
 
 AGENT: Final = "POSTROOM_AGENT"
+#: What stands before the command of a hook: the agent's name, and how its edits are guarded.
+_VARIABLES: Final = (f"{AGENT}=", "POSTROOM_EDITS=")
 
 
 def is_server(entry: Any) -> bool:
@@ -29,7 +31,8 @@ def is_hook(handler: Any) -> bool:
                 words = shlex.split(command)
             except ValueError:
                 return False
-            words = words[1:] if words and words[0].startswith(f"{AGENT}=") else words
+            while words and words[0].startswith(_VARIABLES):
+                words = words[1:]
             return words[-2:] == ["hook", "auto"] and _is_program(words[:-2])
     return False
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from postroom import __version__
+from postroom.doors import edits
 from postroom.doors.hosts import HOSTS
 from postroom.errors import PostroomError
 
@@ -83,6 +84,8 @@ class Wish(NamedTuple):
     home: Path
     #: What starts Postroom; None is this very installation.
     command: tuple[str, ...] | None = None
+    #: How the files that the agent edits are guarded (`doors/edits.py`).
+    edits: str = edits.WARN
 
     @property
     def base(self) -> Path:
@@ -98,8 +101,14 @@ class Wish(NamedTuple):
     def hook(self) -> str:
         """The hooks' command line, for a shell. It stays the same between releases: some programs ask to trust it."""
         named = f"POSTROOM_AGENT={shlex.quote(self.agent)} " if self.agent else ""
+        named += f"{edits.VARIABLE}={self.edits} " if self.edits != edits.WARN else ""
         said = self.host if self.host in HOSTS and HOSTS[self.host].is_said else "auto"
         return f"{named}{shlex.join(self.program)} hook {said}"
+
+    @property
+    def guards(self) -> bool:
+        """Whether a hook looks before an edit."""
+        return self.edits != edits.OFF
 
     @property
     def environment(self) -> dict[str, str]:
@@ -161,7 +170,7 @@ def plugin_files(wish: Wish, folder: Path) -> list[Step]:
     manifest |= {"author": {"name": "The Postroom authors"}, "license": "MIT"}
     return [
         Own(folder / ".claude-plugin" / "plugin.json", texts.pretty(manifest)),
-        Own(folder / "hooks" / "hooks.json", texts.pretty(texts.claude_hooks(wish.hook))),
+        Own(folder / "hooks" / "hooks.json", texts.pretty(texts.claude_hooks(wish.hook, guards=wish.guards))),
         Own(folder / ".mcp.json", texts.pretty({"mcpServers": {"mail": wish.server()}})),
         Own(folder / "skills" / "postroom" / "SKILL.md", texts.SKILL),
         Own(folder / "README.md", texts.README),
@@ -209,13 +218,13 @@ def _cline(wish: Wish) -> list[Step]:
 
 
 def _codex(wish: Wish) -> list[Step]:
-    wanted = codex_settings.Wanted([*wish.program, "mcp"], wish.agent, wish.hook, texts.CODEX_EVENTS)
+    wanted = codex_settings.Wanted([*wish.program, "mcp"], wish.agent, wish.hook, texts.hook_events(guards=wish.guards))
     return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted)]
 
 
 def extension_files(wish: Wish, folder: Path) -> list[Step]:
     """The extension of Gemini CLI, and of Qwen Code, which grew from it."""
-    hooks = texts.gemini_hooks(wish.hook) if wish.host == "gemini" else texts.qwen_hooks(wish.hook)
+    make_hooks = texts.gemini_hooks if wish.host == "gemini" else texts.qwen_hooks
     manifest = {
         "name": "postroom",
         "version": __version__,
@@ -225,7 +234,7 @@ def extension_files(wish: Wish, folder: Path) -> list[Step]:
     }
     return [
         Own(folder / f"{wish.host}-extension.json", texts.pretty(manifest)),
-        Own(folder / "hooks" / "hooks.json", texts.pretty(hooks)),
+        Own(folder / "hooks" / "hooks.json", texts.pretty(make_hooks(wish.hook, guards=wish.guards))),
         Own(folder / "skills" / "postroom" / "SKILL.md", texts.SKILL),
         Own(folder / "POSTROOM.md", texts.RULES),
     ]
@@ -253,7 +262,10 @@ def _opencode(wish: Wish) -> list[Step]:
     command = json.dumps(wish.program)
     return [
         JsonEntry(settings, ("mcp", "postroom"), server, head={"$schema": "https://opencode.ai/config.json"}),
-        Own(plugins / "postroom.js", texts.OPENCODE_PLUGIN.replace("%COMMAND%", command)),
+        Own(
+            plugins / "postroom.js",
+            texts.OPENCODE_PLUGIN.replace("%COMMAND%", command).replace("%EDITS%", json.dumps(wish.edits)),
+        ),
     ]
 
 

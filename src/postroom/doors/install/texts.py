@@ -69,28 +69,39 @@ def pretty(value: Any) -> str:
 
 #: When Codex calls its hook, and how many seconds it may take.
 CODEX_EVENTS: Final = {"SessionStart": 10, "UserPromptSubmit": 10, "PostToolUse": 10, "Stop": 10, "SessionEnd": 3}
+#: The hook before an edit, for these tools of Claude Code, Codex and Qwen Code alone: a step of another costs nothing.
+BEFORE_EDIT: Final = {"PreToolUse": 10}
+EDIT_TOOLS: Final = "Edit|MultiEdit|NotebookEdit|Write|apply_patch|edit|notebook_edit|write_file"
 #: Claude Code has one more, which wakes an idle session.
 WAKING: Final = "FileChanged"
 _REWAKE: Final = {"asyncRewake": True, "rewakeMessage": "postroom:", "rewakeSummary": "postroom: new mail"}
 
 
-def handler(command: str, timeout: float) -> dict[str, Any]:
+def hook_events(*, guards: bool) -> dict[str, int]:
+    """The events that Claude Code and Codex both have, with their seconds; that before an edit where it is guarded."""
+    return CODEX_EVENTS | (BEFORE_EDIT if guards else {})
+
+
+def handler(event: str, command: str, timeout: float) -> dict[str, Any]:
     """A group of hooks with ours alone, as Claude Code and Codex write it."""
-    return {"hooks": [{"type": "command", "command": command, "timeout": timeout}]}
+    only = {"matcher": EDIT_TOOLS} if event in BEFORE_EDIT else {}
+    return {**only, "hooks": [{"type": "command", "command": command, "timeout": timeout}]}
 
 
-def claude_hooks(command: str) -> dict[str, Any]:
+def claude_hooks(command: str, *, guards: bool = True) -> dict[str, Any]:
     """The hooks of Claude Code, which Codex reads too: it passes over the events and fields that it does not know."""
-    hooks = {event: [handler(command, timeout)] for event, timeout in (CODEX_EVENTS | {WAKING: 30}).items()}
+    events = hook_events(guards=guards) | {WAKING: 30}
+    hooks = {event: [handler(event, command, timeout)] for event, timeout in events.items()}
     hooks[WAKING][0]["hooks"][0] |= _REWAKE
     return {"description": DESCRIPTION, "hooks": hooks}
 
 
-def gemini_hooks(command: str) -> dict[str, Any]:
+def gemini_hooks(command: str, *, guards: bool = True) -> dict[str, Any]:
     """The hooks of Gemini CLI, whose times are milliseconds."""
-    events = ("SessionStart", "BeforeAgent", "AfterTool", "AfterAgent", "SessionEnd")
+    events = dict.fromkeys(("SessionStart", "BeforeAgent", "AfterTool", "AfterAgent", "SessionEnd"), "*")
+    events |= {"BeforeTool": "write_file|replace"} if guards else {}
     handler = {"name": "postroom", "type": "command", "command": command, "timeout": 10000}
-    return {"hooks": {event: [{"matcher": "*", "hooks": [handler]}] for event in events}}
+    return {"hooks": {event: [{"matcher": matcher, "hooks": [handler]}] for event, matcher in events.items()}}
 
 
 def copilot_hooks(command: str) -> dict[str, Any]:
@@ -100,9 +111,10 @@ def copilot_hooks(command: str) -> dict[str, Any]:
     return {"version": 1, "hooks": {event: [hook] for event in events}}
 
 
-def qwen_hooks(command: str) -> dict[str, Any]:
+def qwen_hooks(command: str, *, guards: bool = True) -> dict[str, Any]:
     """The hooks of Qwen Code: the events of Claude Code, with times in seconds."""
-    return {"hooks": {event: [handler(command, timeout)] for event, timeout in CODEX_EVENTS.items()}}
+    events = hook_events(guards=guards)
+    return {"hooks": {event: [handler(event, command, timeout)] for event, timeout in events.items()}}
 
 
 OPENCODE_PLUGIN: Final = """\
@@ -112,14 +124,25 @@ import { watch } from "node:fs"
 import { basename, dirname } from "node:path"
 
 const COMMAND = %COMMAND%
+const EDITS = %EDITS%
+const WRITES = ["edit", "multiedit", "write", "patch", "apply_patch"]
 
-function hook(event, session, cwd) {
+function hook(event, session, cwd, more = {}) {
   return new Promise((resolve) => {
-    const child = spawn(COMMAND[0], [...COMMAND.slice(1), "hook", "opencode"], { cwd, stdio: ["pipe", "pipe", "ignore"] })
+    const env = EDITS === "warn" ? process.env : { ...process.env, POSTROOM_EDITS: EDITS }
+    const child = spawn(COMMAND[0], [...COMMAND.slice(1), "hook", "opencode"], { cwd, env, stdio: ["pipe", "pipe", "ignore"] })
+    const late = setTimeout(() => {
+      child.kill("SIGKILL")
+      resolve(null)
+    }, 10000)
     let said = ""
-    child.on("error", () => resolve(null))
+    child.on("error", () => {
+      clearTimeout(late)
+      resolve(null)
+    })
     child.stdout.on("data", (part) => (said += part))
     child.on("close", () => {
+      clearTimeout(late)
       try {
         resolve(said ? JSON.parse(said) : null)
       } catch {
@@ -127,7 +150,7 @@ function hook(event, session, cwd) {
       }
     })
     child.stdin.on("error", () => {})
-    child.stdin.end(JSON.stringify({ hook_event_name: event, session_id: session, cwd }))
+    child.stdin.end(JSON.stringify({ hook_event_name: event, session_id: session, cwd, ...more }))
   })
 }
 
@@ -167,9 +190,14 @@ export const Postroom = async ({ client, directory }) => {
       }
       if (event.type === "session.idle" && event.properties.sessionID === current) await say("stop")
     },
+    "tool.execute.before": async (input, output) => {
+      if (EDITS === "off" || !WRITES.includes(input.tool)) return
+      const answer = await hook("edit", input.sessionID, directory, { tool_name: input.tool, tool_input: output.args })
+      if (answer && answer.decision === "deny") throw new Error(answer.reason)
+    },
     "tool.execute.after": async (input, output) => {
       current = current || input.sessionID
-      const answer = await hook("tool", input.sessionID, directory)
+      const answer = await hook("tool", input.sessionID, directory, { tool_name: input.tool, tool_input: input.args })
       if (answer && answer.text) output.output += "\\n\\n" + answer.text
     },
   }
