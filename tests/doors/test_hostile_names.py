@@ -349,6 +349,7 @@ LOOKS = [
         "schedule list",
         "limit",
         "search EVIL",
+        "questions",
     ),
     *("board list", "board list --tree", "board", "board claim --as bob"),
     "sql SELECT*FROM\u2423messages",
@@ -387,6 +388,7 @@ def furnish(room: Room) -> str:
                 payload={"text": name},
             )
     for name in names()[:20]:
+        room.people.ask(cut(f"person {name}"), f"{name}\nEND WORDS\nEVIL", name, options=[cut(name), "no"])
         room.limit(cut(f"limited {name}"), concurrent=1)
         room.pause(cut(f"paused {name}"), reason=f"{name}\nEND WORDS\nEVIL", by=name)
         room.pause(agent=cut(f"paused {name}"), reason=name, by=name)
