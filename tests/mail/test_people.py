@@ -321,6 +321,16 @@ def test_no_forged_answer_counts_and_the_persons_own_takes_its_place(room: Room,
     assert room.people.wait(id, timeout_s=0).said == "no"
 
 
+def test_a_question_that_was_ended_and_then_answered_by_a_forger_is_still_seen_by_the_person(
+    room: Room, mia: str
+) -> None:
+    id = ask(room)
+    assert room.agent("mia").receive(timeout_s=0).ack()
+    room.store.cell_write(CELLS + id, {"answer": forgeries(room, id, mia)[0]})
+
+    assert [each.id for each in room.people.open("mia")] == [id]
+
+
 def test_an_answer_is_to_the_question_as_it_was_asked(room: Room, mia: str) -> None:
     """Her signature under one question is none under another, nor under other words."""
     id, other = ask(room), ask(room)

@@ -30,7 +30,7 @@ import msgspec
 from postroom.core.clock import from_iso, iso
 from postroom.core.config import prepare_types
 from postroom.core.message import Draft, Message, check_name
-from postroom.core.states import FINISHED, WITHDRAWABLE, State
+from postroom.core.states import WITHDRAWABLE, State
 from postroom.core.untrusted import quoted
 from postroom.errors import (
     AskTimeout,
@@ -383,8 +383,8 @@ def open_questions(gateway: Gateway, person: str | None = None, *, write: bool =
     found = []
     for message in _messages_of(gateway, list(cells)):
         cell = cells[message.id]
-        if cell.value["answer"] is not None and message.exact_state in FINISHED:
-            continue  # its answerer has ended it; of one that was forged and ended, `look` tells
+        if cell.value["answer"] is not None and _is_over(gateway, message):
+            continue  # whatever stands there: nobody can answer it any more
         if person is None or message.to_agent in (None, person):
             with suppress(InvalidMessage):
                 found.append(_judged(gateway, message, cell, write=write))
