@@ -45,6 +45,8 @@ def claims(root: Path) -> dict[str, Any]:
         {"T1": {"agent": "worker-1", "at": "2026-02-09T22:30:00Z"}},
         {"T1": {"claimed_by": "worker-1"}},
         {"T1": {"worker": "worker-1", "lease": 5}},
+        {"T1": {"session": "worker-1", "claimed_at": "2026-02-09T22:30:00Z"}},
+        [{"from": "worker-1", "action": "claim", "task_id": "T1"}],
         {"claims": {"T1": "worker-1"}, "updated": "now"},
         {"claims": [{"task_id": "T1", "agent": "worker-1"}]},
         [{"task": "T1", "owner": "worker-1"}],
@@ -129,6 +131,8 @@ def test_a_claim_in_another_form_that_lost_is_answered_as_any(room: Room, root: 
         ({"tasks": [{"id": "T9"}]}, "tasks must be an object, not"),
         ({"tasks": {"T1": "done"}}, 'the entry of "T1" must be an object, not "done"'),
         ({"tasks": {"": {}}}, '"" cannot be the id of a task'),
+        ({"notes": {"ada": "away"}}, 'the note of "ada" must be {"payload": {…}}, not "away"'),
+        ({"notes": {"a\nb": {"payload": {}}}}, '"a\\nb" cannot be the name of an agent'),
     ],
 )
 def test_a_status_of_a_free_form_is_kept_with_the_form_that_counts(room: Room, root: Path, said: Any, why: str) -> None:
@@ -145,6 +149,25 @@ def test_a_status_of_a_free_form_is_kept_with_the_form_that_counts(room: Room, r
     assert "is the expected form" in reason
     status = json.loads((root / "board/status.json").read_text(encoding="utf-8"))
     assert list(status) == ["updated", "tasks"] and set(status["tasks"]) == {"T1", "T2", "T%203"}
+
+
+def test_what_agents_tell_the_board_of_no_task_stands_in_its_file(room: Room, root: Path) -> None:
+    def notes() -> Any:
+        found = json.loads((root / "board/status.json").read_text(encoding="utf-8"))["notes"]
+        return {agent: note["payload"] for agent, note in found.items()}
+
+    drop(root / "inbox/board/20260209T223000Z-status.json", {"from": "ada", "payload": {"phase": "testing"}})
+    room.board.tasks()
+    assert notes() == {"ada": {"phase": "testing"}}
+
+    old = (root / "board/status.json").read_text(encoding="utf-8")
+    room.board.tell("status", "ada", "board", phase="done testing")
+    room.board.tasks()
+    drop(root / "board/status.json", old)  # an old copy undoes nothing
+    assert room.board.notes() == notes() == {"ada": {"phase": "done testing"}}
+    drop(root / "board/status.json", {"notes": {"bob": {"payload": {"text": "away"}}}})
+    assert room.board.notes() == notes() == {"ada": {"phase": "done testing"}, "bob": {"text": "away"}}
+    assert kept(root) == []
 
 
 def test_on_an_empty_board_too_a_free_form_is_kept(root: Path, clock: ManualClock) -> None:

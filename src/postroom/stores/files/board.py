@@ -22,7 +22,8 @@ from postroom.core.message import Draft, check, check_name, decode_payload
 from postroom.errors import Fault, InvalidMessage
 
 from .board_mark import NEVER, BoardMark, Written
-from .room import TASKS, FileTables
+from .names import folder_of, name_of
+from .room import NOTES, ON_BOARD, TASKS, FileTables
 from .tree import FileSignature, Tree
 
 BOARD: Final = "board"
@@ -37,13 +38,13 @@ LATE_TIMES: Final = 20
 #: What is no message, or no JSON, after so long without a change is set aside.
 PATIENCE_S: Final = 10.0
 #: How the owner of a claim may be called.
-OWNERS: Final = ("owner", "agent", "claimed_by", "worker")
+OWNERS: Final = ("owner", "agent", "claimed_by", "worker", "session", "from")
 NO_JSON: Final = "it is not JSON"
 _BROKEN: Final = object()
 #: What is said to those whose file was not understood.
 FORMS: Final = {
     STATUS: '{"tasks": {"T1": {"title": "…", "state": "ready", "after": []}}} is the expected form, with one entry for '
-    "each task;\nto tell the board something else, send it a message of type `status`: a file in inbox/board/.\n",
+    'each task;\nanything else is a note, with one entry for each agent: {"notes": {"NAME": {"payload": {…}}}}.\n',
     CLAIMS: '{"T1": {"owner": "worker-1"}} or {"T1": "worker-1"} is the expected form, with one entry for each task.\n',
 }
 #: The tasks of the board by key: the version of each cell, and its value.
@@ -134,7 +135,7 @@ class BoardFiles:
         edited = {path: said[0] for path in BOARD_FILES if (said := self._edited(room, path))}
         if edited:
             self._take_up_files(room, edited)
-        if not any(name.startswith(TASKS) for name in room.took.cells):
+        if not any(name.startswith(ON_BOARD) for name in room.took.cells):
             self.follow(room)
 
     def _take_up_files(self, room: FileTables, edited: dict[str, Any]) -> None:
@@ -144,8 +145,8 @@ class BoardFiles:
             if found:
                 self._set_aside(room, path, found)
         tasks = _tasks(room)
-        says = {STATUS: _status(tasks), CLAIMS: _claims(tasks)}
-        differs = any(said != says[path] and (tasks or said) for path, said in _parts(edited).items())
+        says = {STATUS: {"tasks": _status(tasks), "notes": _notes(room)}, CLAIMS: _claims(tasks)}
+        differs = any(said != says[path] for path, said in _parts(edited).items())
         self.must_write = self.must_write or differs or any(faults.values())
 
     def _edited(self, room: FileTables, path: str) -> list[Any]:
@@ -189,7 +190,8 @@ class BoardFiles:
     def _take_up_status(self, room: FileTables, said: Any, tasks: Tasks) -> list[str]:
         if not isinstance(said, dict):
             return [f"it must be an object, not {_short(said)}"]
-        faults = [f"{_short(name)} is not a known key there" for name in said if name not in ("updated", "tasks")]
+        known = ("updated", "tasks", "notes")
+        faults = [f"{_short(name)} is not a known key there" for name in said if name not in known]
         for name, entry in _pairs(said.get("tasks"), faults, "tasks"):
             key = task_key(name)
             if key is None:
@@ -198,6 +200,13 @@ class BoardFiles:
                 faults.append(f"the entry of {_short(name)} must be an object, not {_short(entry)}")
             else:
                 self._take_up_task(room, key, entry, tasks)
+        for name, entry in _pairs(said.get("notes"), faults, "notes"):
+            if not isinstance(entry, dict) or not isinstance(entry.get("payload"), dict):
+                faults.append(f'the note of {_short(name)} must be {{"payload": {{…}}}}, not {_short(entry)}')
+            elif name_of(folder_of(name)) != name:
+                faults.append(f"{_short(name)} cannot be the name of an agent")
+            else:
+                _take_up_note(room, name, entry)
         return faults
 
     def _take_up_claims(self, room: FileTables, said: Any, tasks: Tasks) -> list[str]:
@@ -243,10 +252,21 @@ class BoardFiles:
             room.insert(check(Draft(from_agent=BOARD, to_agent=owner, type="info", payload=payload)), owner)
 
 
+def _take_up_note(room: FileTables, agent: str, entry: dict[str, Any]) -> None:
+    """Somebody left a note in the file: as with tasks, it counts unless the version it names is an old one."""
+    version, text = room.cells.get(NOTES + agent, (0, "{}"))
+    payload = entry["payload"]
+    if entry.get("version", version) == version and decode_payload(text).get("payload") != payload:
+        note = {"payload": payload, "at_ms": room.clock.wall_ms()}
+        room.set_cell(NOTES + agent, msgspec.json.encode(note).decode())
+
+
 def _parts(edited: dict[str, Any]) -> dict[str, Any]:
-    """What files say of tasks and claims."""
+    """What files say of tasks, notes and claims."""
     status = edited.get(STATUS)
-    return {**edited, STATUS: status.get("tasks")} if isinstance(status, dict) else edited
+    if not isinstance(status, dict):
+        return edited
+    return {**edited, STATUS: {name: status.get(name) or {} for name in ("tasks", "notes")}}
 
 
 def _claims_in(said: Any, tasks: Tasks, faults: list[str]) -> Iterator[tuple[str, Any]]:
@@ -323,6 +343,10 @@ def _status(tasks: Tasks) -> dict[str, Any]:
     return {key: {**value, "version": version} for key, (version, value) in tasks.items()}
 
 
+def _notes(room: FileTables) -> dict[str, Any]:
+    return {agent: msgspec.json.decode(entry) for agent, entry in _entries(room, NOTES)}
+
+
 def _claims(tasks: Tasks) -> dict[str, Any]:
     return {
         key: {
@@ -341,13 +365,15 @@ _json: Final = msgspec.json.Encoder().encode
 
 def _status_file(room: FileTables) -> bytes:
     head = b'{\n  "updated": %s,\n  "tasks": ' % _json(iso(room.clock.wall_ms()))
-    return head + _lines(_entries(room), "    ") + b"\n}\n"
+    notes = _lines(_entries(room, NOTES), "    ")
+    more = b"" if notes == b"{}" else b',\n  "notes": ' + notes
+    return head + _lines(_entries(room, TASKS), "    ") + more + b"\n}\n"
 
 
-def _entries(room: FileTables) -> Iterator[tuple[str, str]]:
-    """The entries of all tasks, made of the text of their cells: there may be a hundred thousand."""
-    cells, start = room.cells, len(TASKS)
-    for name in cells.starting(TASKS):
+def _entries(room: FileTables, of: str) -> Iterator[tuple[str, str]]:
+    """The entries of all tasks, or notes, made of the text of their cells: there may be a hundred thousand."""
+    cells, start = room.cells, len(of)
+    for name in cells.starting(of):
         version, text = cells[name]
         if text[:1] != "{":
             continue

@@ -17,7 +17,7 @@ from .board import BoardFiles
 from .intake import INBOX
 from .log import Log, LogRecord
 from .resting import FileRow
-from .room import BY_HAND, TASKS, FileTables, LogStep
+from .room import BY_HAND, ON_BOARD, FileTables, LogStep
 from .tree import TEMP, Tree
 
 
@@ -51,7 +51,7 @@ class Commits:
             crashpoints.reached("files.logged")
             try:
                 self._follow(record, room)
-                if any(name.startswith(TASKS) for name in step.cells):
+                if any(name.startswith(ON_BOARD) for name in step.cells):
                     self._board.follow(room)
                 crashpoints.reached("files.followed")
                 folders += self._folders_to_sync(record) if synced else []

@@ -27,6 +27,9 @@ from .tree import OWN, Tree
 CHANNELS: Final = "_channel"
 #: The cells of tasks, which the board's files tell of.
 TASKS: Final = "board/task/"
+#: The cells of notes that agents leave on the board; the board's files tell of them, too.
+NOTES: Final = "board-note/"
+ON_BOARD: Final = (TASKS, NOTES)
 #: Messages of these types are completion signals: a copy lies in the sender's outbox.
 SIGNALS: Final = ("done", "blocked")
 BY_HAND: Final = "its file was removed from the inbox by hand"
@@ -82,7 +85,7 @@ class FileTables(RestingTables):
         self.prepared: dict[int, Prepared] = {}  # id(draft) -> its file
         self.bodies: dict[int, Body] = {}  # what was read in this step
         self.lying: dict[str, int] = {}  # path -> key of what is ready, or was dropped: what may lie in the inboxes
-        self.board_number = 0  # the number of the last step that changed a task
+        self.board_number = 0  # the number of the last step that changed a task or a note
 
     # Payloads lie in the messages' files; here is a digest.
 
@@ -370,7 +373,7 @@ class FileTables(RestingTables):
 
     def end_step(self, line: LogLine, number: int) -> None:
         """The step was written down there, under this number."""
-        if any(name.startswith(TASKS) for name in self.took.cells):
+        if any(name.startswith(ON_BOARD) for name in self.took.cells):
             self.board_number = number
         for key in self.took.told:
             if key in self.rows:
@@ -398,7 +401,7 @@ class FileTables(RestingTables):
             self.cells.pop(name, None)
             if text is not None:
                 self.cells[name] = (version, text)
-            if name.startswith(TASKS):
+            if name.startswith(ON_BOARD):
                 self.board_number = number
             self.last_version = max(self.last_version, version)
         for channel, agent, since_ms in record.subscribers:
