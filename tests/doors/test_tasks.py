@@ -15,6 +15,7 @@ from postroom.doors.mcp import calls, tasks
 from postroom.doors.mcp.caller import Caller
 from postroom.doors.mcp.calls import MailCalls
 from postroom.doors.mcp.tasks import CELLS, KEEP_MS, MAX_TASKS, NoSuchTask, Tasks, TaskStanding
+from postroom.mail.tokens import add_token
 
 from .support import Tools, inside
 
@@ -326,6 +327,35 @@ def test_several_are_asked_by_one_task(url: str) -> None:
             assert found is not None and found["enough"] and len(found["answers"]) == 1
             assert "enough others had" in found["missing"][0]["why"]
             assert await cy.mail() == []  # nobody needs it any more: it was taken back
+
+    run(main())
+
+
+def test_a_question_to_a_person_is_a_task_that_tells_what_the_call_would(url: str, clock: ManualClock) -> None:
+    deploy = {"to": "mia", "body": "deploy?", "options": ["yes", "no"]}
+
+    async def main() -> None:
+        async with aio.open(url, clock=clock) as room:
+            mia = await room.call(lambda inner: add_token(inner.gateway, "mia", human=True))
+            ada = Client(room, "ada")
+            answered = await ada.begin("ask", **deploy, wait_s=600)
+            late = await ada.begin("ask", **deploy, deadline_s=7200, wait_s=60)
+            over = await ada.begin("ask", **deploy, default="no", deadline_s=30, wait_s=600)
+            withdrawn = await ada.begin("ask", **deploy, wait_s=600)
+            first, *_ = await room.people.open("mia")
+            await room.people.answer(first.id, "yes", token=mia)
+            await ada.cancel(withdrawn)
+            assert len(await room.people.open("mia")) == 2
+            clock.advance(61)
+
+            found = [(await ada.get(id)).result or {} for id in (answered, late, over)]
+            assert [each["state"] for each in found] == ["answered", "open", "default"]
+            assert (found[0]["from"], found[0]["body"], found[2]["body"]) == ("mia", "yes", "no")
+            assert (await ada.get(withdrawn)).status == "cancelled"
+            (second,) = await room.people.open("mia")
+            await room.people.answer(second.id, "yes", token=mia)
+            assert (await ada.get(late)).result == found[1]
+            assert await bodies(plain(room, "ada")) == ["yes"]  # as after a call that waited in vain
 
     run(main())
 

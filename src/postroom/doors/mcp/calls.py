@@ -72,7 +72,7 @@ class MailCalls:
         self._given: dict[str, dict[str, None]] = {}  # agent -> ids whose bodies this server has shown it
         self._left: set[asyncio.Task[Any]] = set()  # what is still done for callers that were cancelled
         self.board = BoardCalls(room, self._with_progress)
-        self._people = PeopleCalls(room, self._with_progress)
+        self.people = PeopleCalls(room, self._with_progress)
 
     async def call(
         self, caller: Caller, name: str, arguments: dict[str, Any] | None, progress: Progress
@@ -123,7 +123,8 @@ class MailCalls:
 
     async def _ask(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
         if given.for_person:
-            return await self._ask_person(caller, given, progress)
+            id = await self.ask_person(caller, given)
+            return await self.people.answer(id, given.to, given.wait_s, progress)
         if given.also is not UNSET or given.to.startswith(GROUP_SIGN):
             return await self._ask_many(caller, given, progress)
         _, cause = await self.room.call(lambda room: before_sending(room, caller, given.to, new=None))
@@ -144,7 +145,8 @@ class MailCalls:
         self.ack_shown([answer.ticket])
         return told
 
-    async def _ask_person(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
+    async def ask_person(self, caller: Caller, given: tools.Ask) -> str:
+        """Ask a person; returns the id of the question."""
         if given.also is not UNSET or given.type != "message":
             raise InvalidMessage("also" if given.also is not UNSET else "type", "is not for questions to people")
         to = None if given.to == ANYBODY else given.to
@@ -154,7 +156,7 @@ class MailCalls:
             return before_sending(room, caller, to, new=known_by_token)[1]
 
         cause = await self.room.call(prepared)
-        return await self._people.ask(caller, given, payload_of(given), cause, progress)
+        return await self.people.ask(caller, given, payload_of(given), cause)
 
     def ack_shown(self, tickets: Sequence[Ticket]) -> None:
         """These are handed over now, in this turn of the loop: until then, an asker that leaves gets them as mail."""
@@ -495,7 +497,7 @@ class MailCalls:
         self._named(caller, found.message)
         told = shown.receipt(found, await self.room.why(found.message))
         if caller.agent == found.message.from_agent and people.is_question(found.message):
-            told |= {"question": await self._people.told_of(found.id)}
+            told |= {"question": await self.people.told_of(found.id)}
         return told
 
     # Waiting, and leaving

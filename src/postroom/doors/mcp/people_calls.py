@@ -28,16 +28,14 @@ class PeopleCalls:
         self._room = room
         self._wait = wait
 
-    async def ask(
-        self, caller: Caller, given: tools.Ask, payload: dict[str, Any], cause: Message | None, progress: Progress
-    ) -> dict[str, Any]:
-        """Ask, wait for `wait_s`, and tell how the question stands; a later answer comes as mail."""
+    async def ask(self, caller: Caller, given: tools.Ask, payload: dict[str, Any], cause: Message | None) -> str:
+        """Ask; returns the id of the question."""
         text = payload.pop("text", None)
         if not isinstance(text, str):
             raise InvalidMessage("body", "must say what the person is asked")
         await self._room.agent(caller.agent, transient=True)
         person = None if given.to == people.ANYBODY else given.to
-        id = await self._room.people.ask(
+        return await self._room.people.ask(
             person,
             text,
             caller.agent,
@@ -47,9 +45,12 @@ class PeopleCalls:
             data=payload,
             cause=cause,
         )
+
+    async def answer(self, id: str, to: str, wait_s: float, progress: Progress) -> dict[str, Any]:
+        """Wait so long, and tell how the question stands; a later answer comes as mail."""
         try:
-            waiting = self._room.people.wait(id, given.wait_s, _take=False)
-            await self._wait(waiting, progress, given.wait_s, f"waiting for {quoted(given.to)}")
+            waiting = self._room.people.wait(id, wait_s, _take=False)
+            await self._wait(waiting, progress, wait_s, f"waiting for {quoted(to)}")
         except AskTimeout:
             return {"id": id, "state": "open"}
         told = await self.told_of(id)

@@ -17,11 +17,12 @@ from postroom.board.ready_index import TOPIC as READY_TOPIC
 from postroom.core.message import GROUP_SIGN, Draft, Message
 from postroom.core.states import FINISHED, State
 from postroom.core.untrusted import quoted
-from postroom.errors import AskFailed, AskTimeout, NotNeeded, PeerGone, UnknownTask
+from postroom.errors import AskFailed, AskTimeout, NotNeeded, PeerGone, UnknownMessage, UnknownTask
 from postroom.mail.answers import needed_of
+from postroom.mail.people import CELLS as QUESTIONS
 from postroom.mail.questions import Question
 from postroom.room import Room
-from postroom.stores.contract import Query, Ticket, topic_channel, topic_message, topic_to
+from postroom.stores.contract import Query, Ticket, topic_cells, topic_channel, topic_message, topic_to
 
 from . import shown, tools
 from .caller import Caller
@@ -32,13 +33,15 @@ COMPLETED: Final = "completed"
 CANCELLED: Final = "cancelled"
 
 _NAMED: Final = 3
+#: How a person's question stands that nobody has answered yet.
+_OPEN: Final = "open"
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task as it is kept. Times are the wall clock's, because clients are told them."""
 
     id: str
-    tool: str
+    kind: str
     agent: str
     lane: str
     made_ms: int
@@ -74,6 +77,10 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TaskKind(ABC):
     """One kind of task."""
 
+    #: The tool whose calls they are.
+    tool: ClassVar[str]
+    #: Whether a call is answered at once with what its first look finds. That can be undone if the caller has left.
+    may_be_at_once: ClassVar[bool] = True
     #: Whether somebody must look when the time of the call is over, also if no client does.
     needs_alarm: ClassVar[bool] = False
     #: Where a task is watched it is looked at this often without a hint, in seconds.
@@ -123,6 +130,8 @@ class TaskKind(ABC):
 class AskKind(TaskKind):
     """Questions, stored before the task is. While this server lives their answers are kept for the task; later they are mail."""
 
+    tool = "ask"
+    may_be_at_once = False
     needs_alarm = True
     look_s = 1.0  # nothing tells of an agent that died
 
@@ -132,7 +141,7 @@ class AskKind(TaskKind):
         self._looked: set[str] = set()  # of these, those that it has looked at
 
     def waits(self, given: tools.Ask) -> bool:
-        return given.wait_s > 0 and not given.for_person  # a person's question outlives the call by itself
+        return given.wait_s > 0 and not given.for_person
 
     async def begin(self, given: tools.Ask, record: TaskRecord) -> TaskRecord:
         several = given.also is not UNSET or given.to.startswith(GROUP_SIGN)
@@ -270,8 +279,57 @@ class AskKind(TaskKind):
         return f"asked {names}{more}"
 
 
+class PersonKind(TaskKind):
+    """A question to a person. It waits in the room by itself, whatever becomes of the task."""
+
+    tool = "ask"
+    may_be_at_once = False
+    look_s = 1.0  # its default is made by whoever looks
+
+    def waits(self, given: tools.Ask) -> bool:
+        return given.wait_s > 0 and given.for_person
+
+    async def begin(self, given: tools.Ask, record: TaskRecord) -> TaskRecord:
+        id = await self._calls.ask_person(record.caller, given)
+        return msgspec.structs.replace(record, questions={given.to: id})
+
+    async def look(self, record: TaskRecord, *, late: bool) -> TaskRecord | None:
+        (id,) = record.questions.values()
+        try:
+            state = (await self._room.people.look(id)).state
+        except UnknownMessage:  # it is no longer stored
+            return record
+        if state != _OPEN:
+            return record
+        return msgspec.structs.replace(record, said=_OPEN) if late else None
+
+    async def result(self, record: TaskRecord) -> dict[str, Any]:
+        ((person, id),) = record.questions.items()
+        if record.said == _OPEN:  # also if it was answered since: that comes as mail
+            return {"id": id, "state": _OPEN}
+        try:
+            return await self._calls.people.answer(id, person, 0, _no_progress)
+        except (AskFailed, UnknownMessage) as error:
+            raise ToolFailed(shown.error(error)) from None
+
+    async def cancelled(self, record: TaskRecord) -> None:
+        ids = [*record.questions.values()]
+        await self._room.call(lambda room: room.store.withdraw(ids, record.agent, "the asker waits no longer"))
+
+    def topics(self, record: TaskRecord) -> list[str]:
+        return [topic_cells(QUESTIONS), *map(topic_message, record.questions.values())]
+
+    def note(self, record: TaskRecord) -> str:
+        (person,) = record.questions
+        if record.status == CANCELLED:
+            return "cancelled; the question was withdrawn, unless it had been answered"
+        return f"waiting for {quoted(person)}" if record.status == WORKING else f"asked {quoted(person)}"
+
+
 class InboxKind(TaskKind):
     """Mail. What is there is claimed by the look that tells of it; until then it is anybody's who may have it."""
+
+    tool = "inbox"
 
     def waits(self, given: tools.InboxCall) -> bool:
         looks = given.thread or given.mode == "dead" or given.id is not UNSET or given.search is not UNSET
@@ -324,6 +382,8 @@ class InboxKind(TaskKind):
 class BoardKind(TaskKind):
     """A task of the board. The look that finds one ready claims it."""
 
+    tool = "board"
+
     def waits(self, given: tools.BoardCall) -> bool:
         return given.action == "claim" and given.wait_s > 0
 
@@ -365,8 +425,17 @@ class BoardKind(TaskKind):
         return "waiting for a task" if record.status == WORKING else "cancelled; nothing was claimed"
 
 
-#: The tools whose calls may wait.
-KINDS: Final[dict[str, type[TaskKind]]] = {"ask": AskKind, "inbox": InboxKind, "board": BoardKind}
+#: The kinds by the names that stand in records.
+KINDS: Final[dict[str, type[TaskKind]]] = {
+    "ask": AskKind,
+    "person": PersonKind,
+    "inbox": InboxKind,
+    "board": BoardKind,
+}
+
+
+async def _no_progress(*_: object) -> None:
+    pass
 
 
 def _wait_s(record: TaskRecord) -> float:

@@ -90,12 +90,10 @@ class Tasks:
         self, caller: Caller, name: str, arguments: dict[str, Any] | None, progress: Progress
     ) -> dict[str, Any] | TaskStanding:
         """Run a tool, as `MailCalls.call`. A call that has to wait becomes a task, which is kept when this returns."""
-        given = self._waiting(name, arguments)
-        if given is not None:
+        waiting = self._waiting(name, arguments)
+        if waiting is not None:
             with self._calls.in_words(caller):
-                begun = await self._to_the_end(
-                    self._begin(caller, name, given), lambda begun: self._undo(caller, begun)
-                )
+                begun = await self._to_the_end(self._begin(caller, *waiting), lambda begun: self._undo(caller, begun))
             if begun is not None:
                 return begun.standing if begun.result is None else begun.result
         return await self._calls.call(caller, name, arguments, progress)
@@ -123,7 +121,7 @@ class Tasks:
     async def watch(self, caller: Caller, id: str, armed: Callable[[], None]) -> AsyncGenerator[TaskStanding, None]:
         """How a task stands, at first if it has ended, and whenever that changes; `armed` is called when none is missed."""
         record = await self._read(caller, id)
-        topics = [*self._kinds[record.tool].topics(record), topic_cells(CELLS)]
+        topics = [*self._kinds[record.kind].topics(record), topic_cells(CELLS)]
         async with self._room.hints(topics) as hints:
             await anext(hints)
             armed()
@@ -135,7 +133,7 @@ class Tasks:
                         yield standing
                         return
                     left_s = max(record.until_ms - self._now_ms(), 0) / 1000 + _AFTER_S
-                    done, _ = await asyncio.wait({hint}, timeout=min(left_s, self._kinds[record.tool].look_s))
+                    done, _ = await asyncio.wait({hint}, timeout=min(left_s, self._kinds[record.kind].look_s))
                     if done:
                         hint.result()
                         hint = asyncio.ensure_future(anext(hints))
@@ -145,13 +143,13 @@ class Tasks:
 
     # How a task begins and ends
 
-    def _waiting(self, name: str, arguments: dict[str, Any] | None) -> Any:
-        """The arguments of a call that may have to wait; None for others, and for those that are at fault."""
-        kind = self._kinds.get(name)
+    def _waiting(self, tool: str, arguments: dict[str, Any] | None) -> tuple[str, Any] | None:
+        """The kind and the arguments of a call that may have to wait; None for others, and for those that are at fault."""
         with suppress(PostroomError):
-            given = tools.read_arguments(tools.BY_NAME[name], arguments)
-            if kind is not None and kind.waits(given):
-                return given
+            given = tools.read_arguments(tools.BY_NAME[tool], arguments)
+            for name, kind in self._kinds.items():
+                if kind.tool == tool and kind.waits(given):
+                    return name, given
         return None
 
     async def _begin(self, caller: Caller, name: str, given: Any) -> Begun | None:
@@ -165,7 +163,7 @@ class Tasks:
             now_ms = self._now_ms()
             record = TaskRecord(
                 id=secrets.token_urlsafe(24),
-                tool=name,
+                kind=name,
                 agent=caller.agent,
                 lane=caller.lane,
                 made_ms=now_ms,
@@ -175,7 +173,7 @@ class Tasks:
             record = await kind.begin(given, record)
             try:
                 ended = await kind.look(record, late=False)
-                if ended is not None:
+                if ended is not None and kind.may_be_at_once:
                     return await self._at_once(ended)
                 await self._room.call(lambda room: _write(room, record))
             except ToolFailed:
@@ -187,7 +185,7 @@ class Tasks:
             return Begun(record, self._standing(record))
 
     async def _at_once(self, ended: TaskRecord) -> Begun:
-        kind = self._kinds[ended.tool]
+        kind = self._kinds[ended.kind]
         try:
             await kind.ended(ended)
             return Begun(ended, self._standing(ended), await kind.result(ended))
@@ -200,14 +198,14 @@ class Tasks:
         if begun is not None and begun.result is None:
             await self._cancel(caller, begun.record.id)
         elif begun is not None:
-            await self._kinds[begun.record.tool].undone(begun.record)
+            await self._kinds[begun.record.kind].undone(begun.record)
 
     async def _get(self, caller: Caller, id: str) -> TaskStanding:
         record = await self._look(caller, id)
         if record.status != COMPLETED:
             return self._standing(record)
         try:
-            result = await self._kinds[record.tool].result(record)
+            result = await self._kinds[record.kind].result(record)
         except ToolFailed as failure:
             return self._standing(record)._replace(failure=str(failure))
         return self._standing(record)._replace(result=result)
@@ -218,7 +216,7 @@ class Tasks:
             record = await self._read(caller, id)
             if record.status != WORKING:
                 return record
-            kind = self._kinds[record.tool]
+            kind = self._kinds[record.kind]
             ended = await kind.look(record, late=self._now_ms() >= record.until_ms)
             if ended is None:
                 return record
@@ -239,7 +237,7 @@ class Tasks:
             if record.status == WORKING:
                 kept = await self._end(record, CANCELLED)
                 if kept.status == CANCELLED:
-                    await self._kinds[record.tool].cancelled(record)
+                    await self._kinds[record.kind].cancelled(record)
 
     async def _end(self, ended: TaskRecord, status: str) -> TaskRecord:
         """Write down how a task ended, unless it has ended already; returns what is kept."""
@@ -250,7 +248,7 @@ class Tasks:
 
     def _alarm(self, record: TaskRecord, seconds: float) -> None:
         """See to a question when its time is over: where it was not answered, the answer becomes ordinary mail."""
-        if self._kinds[record.tool].needs_alarm:
+        if self._kinds[record.kind].needs_alarm:
             clock, loop = self._room.clock, asyncio.get_running_loop()
 
             def ring() -> None:
@@ -260,7 +258,7 @@ class Tasks:
 
     async def _time_is_over(self, record: TaskRecord) -> None:
         with suppress(PostroomError):
-            kind = self._kinds[record.tool]
+            kind = self._kinds[record.kind]
             if self._now_ms() < record.until_ms + KEEP_MS:
                 await self._look(record.caller, record.id)
                 left_ms = record.until_ms + KEEP_MS - self._now_ms()
@@ -286,7 +284,7 @@ class Tasks:
             {
                 "taskId": record.id,
                 "status": record.status,
-                "statusMessage": self._kinds[record.tool].note(record),
+                "statusMessage": self._kinds[record.kind].note(record),
                 "createdAt": iso(record.made_ms),
                 "lastUpdatedAt": iso(record.changed_ms),
                 "ttlMs": _ttl_ms(record),
