@@ -17,6 +17,7 @@ from mcp.client.stdio import StdioServerParameters
 from tests.cli.support import clean_environment, command, start
 from tests.support.in_loop import run
 
+from postroom.doors.mcp.frames import MAX_LINE
 from postroom.mail import tokens
 from postroom.room import open_room
 
@@ -165,6 +166,26 @@ def test_every_line_that_is_no_message_is_answered_with_an_error_and_the_server_
     ]
     assert all(answer["jsonrpc"] == "2.0" and answer["error"]["message"] for answer in answers)
     assert who["structuredContent"]["you"] == "bob"
+
+
+def test_a_line_that_is_too_long_is_answered_once_and_not_kept(tmp_path: Path) -> None:
+    open_room(f"sqlite:{tmp_path}/room").close()
+    long = json.dumps(
+        envelope("tools/call", {"name": "send", "arguments": {"to": "bob", "body": "x" * MAX_LINE}})
+    ).encode()
+    with stdio_server(tmp_path / "room", "--as", "bob") as served:
+        for line in (
+            long * 2,
+            long[:MAX_LINE],
+            json.dumps(envelope("tools/call", {"name": "who", "arguments": {}}, 9)).encode(),
+        ):
+            served.send(line)
+        answers = [served.read() for _ in range(3)]
+
+    assert [(answer["id"], answer.get("error", {}).get("code")) for answer in answers] == [
+        (None, -32600), (None, -32600), (9, None)
+    ]  # fmt: skip
+    assert answers[0]["error"]["message"] == "Invalid Request: the line is longer than 16777216 characters"
 
 
 def test_a_clients_answers_and_empty_lines_are_not_answered(tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ class FrameFault(NamedTuple):
     message: str
 
 
+#: A line may have so many characters; four times what a request over HTTP may have.
+MAX_LINE: Final = 16 * 1024 * 1024
+#: What is told of a longer one. It is not kept, so its id is not known.
+TOO_LONG: Final = FrameFault(None, INVALID_REQUEST, f"Invalid Request: the line is longer than {MAX_LINE} characters")
+
+
 class _RpcFrame(msgspec.Struct):
     """The fields that every message may have."""
 

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from urllib.parse import quote
 
 import anyio
+import anyio.to_thread
 import msgspec
 from mcp import types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -46,7 +47,7 @@ from . import shown, tools
 from .caller import DOOR, Caller
 from .calls import MailCalls, ToolFailed
 from .connections import Connections, end_session, session_of
-from .frames import FrameFault, fault_of
+from .frames import MAX_LINE, TOO_LONG, FrameFault, fault_of
 from .guard import App, McpGuard, Receive, Scope, Send, refuse
 from .tasks import EXTENSION, NoSuchTask, Tasks, TaskStanding, forget_old
 
@@ -563,15 +564,19 @@ class CheckedLines:
     """
 
     def __init__(self, descriptor: int) -> None:
-        reader = os.fdopen(descriptor, "r", encoding="utf-8", errors="replace", closefd=False)
-        self._lines = anyio.wrap_file(reader)
+        self._reader = os.fdopen(descriptor, "r", encoding="utf-8", errors="replace", closefd=False)
         #: Sends a message to the client; known when the transport is there.
         self.answer_with: asyncio.Future[Callable[[SessionMessage], Awaitable[None]]] = asyncio.Future()
         self._answering: set[asyncio.Task[None]] = set()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        async for line in self._lines:
-            fault = None if line.isspace() else fault_of(line)
+        is_rest = False  # of a line that was too long
+        while line := await anyio.to_thread.run_sync(self._reader.readline, MAX_LINE):
+            is_cut = len(line) == MAX_LINE and not line.endswith("\n")
+            was_rest, is_rest = is_rest, is_cut
+            if was_rest:
+                continue
+            fault = TOO_LONG if is_cut else None if line.isspace() else fault_of(line)
             if fault is not None:
                 # beside the reading: a client that writes a lot before it reads would wait for us, and we for it
                 task = asyncio.create_task(self._answer(fault))
