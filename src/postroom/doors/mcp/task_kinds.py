@@ -48,6 +48,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_ms: int
     until_ms: int  # so long the call waits
     status: str = WORKING
+    told: bool = False  # its client was told that it has ended
     # ask
     questions: dict[str, str] = {}  # the agents that were asked, and the ids of their questions
     needed: int = 1

@@ -38,9 +38,10 @@ EXTENSION: Final = "io.modelcontextprotocol/tasks"
 CELLS: Final = "mcp-tasks/"
 #: The tasks of one agent, also those that have ended and are still kept; one that asks several counts as so many. Calls
 #: beyond wait as they do without tasks.
-MAX_TASKS: Final = 50
-#: A task is kept for so long after the time of its call is over.
+MAX_TASKS: Final = 100
+#: A task is kept for so long after the time of its call is over; one whose end its client was told, for so long after that.
 KEEP_MS: Final = 600_000
+KEEP_TOLD_MS: Final = 120_000
 #: A watched task is looked at so shortly after its time is over, in seconds.
 _AFTER_S: Final = 0.01
 #: Clients are told to ask again after a tenth of the task's age, within these bounds.
@@ -201,7 +202,7 @@ class Tasks:
             await self._kinds[begun.record.kind].undone(begun.record)
 
     async def _get(self, caller: Caller, id: str) -> TaskStanding:
-        record = await self._look(caller, id)
+        record = await self._look(caller, id, told=True)
         if record.status != COMPLETED:
             return self._standing(record)
         try:
@@ -210,8 +211,8 @@ class Tasks:
             return self._standing(record)._replace(failure=str(failure))
         return self._standing(record)._replace(result=result)
 
-    async def _look(self, caller: Caller, id: str) -> TaskRecord:
-        """The record of a task, after it was seen whether what it waits for has come."""
+    async def _look(self, caller: Caller, id: str, *, told: bool) -> TaskRecord:
+        """The record of a task, after it was seen whether what it waits for has come; `told` if its client hears of it."""
         async with self._lock(caller):
             record = await self._read(caller, id)
             if record.status != WORKING:
@@ -221,7 +222,7 @@ class Tasks:
             if ended is None:
                 return record
             try:
-                kept = await self._end(ended, COMPLETED)
+                kept = await self._end(msgspec.structs.replace(ended, told=told), COMPLETED)
             except BaseException:
                 await kind.undone(ended)
                 raise
@@ -235,7 +236,7 @@ class Tasks:
         async with self._lock(caller):
             record = await self._read(caller, id)
             if record.status == WORKING:
-                kept = await self._end(record, CANCELLED)
+                kept = await self._end(msgspec.structs.replace(record, told=True), CANCELLED)
                 if kept.status == CANCELLED:
                     await self._kinds[record.kind].cancelled(record)
 
@@ -260,7 +261,7 @@ class Tasks:
         with suppress(PostroomError):
             kind = self._kinds[record.kind]
             if self._now_ms() < record.until_ms + KEEP_MS:
-                await self._look(record.caller, record.id)
+                await self._look(record.caller, record.id, told=False)
                 left_ms = record.until_ms + KEEP_MS - self._now_ms()
                 self._alarm(record, max(left_ms, 1000) / 1000)
             else:
@@ -323,6 +324,8 @@ async def _after(job: asyncio.Task[T], undo: Callable[[T], Awaitable[None]]) -> 
 
 
 def _ttl_ms(record: TaskRecord) -> int:
+    if record.told:
+        return record.changed_ms - record.made_ms + KEEP_TOLD_MS
     return record.until_ms - record.made_ms + KEEP_MS
 
 
