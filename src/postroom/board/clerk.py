@@ -13,7 +13,8 @@ from contextlib import suppress
 from functools import partial
 
 from postroom.core.chore import Chore
-from postroom.errors import PostroomError
+from postroom.core.config import SAFETY_LOOK_S
+from postroom.errors import ROOM_IS_OVER, PostroomError
 from postroom.mail.gateway import Gateway
 
 
@@ -38,7 +39,11 @@ class Clerk:
         """Apply what came."""
         if self._due:
             self._due = False
-            self._look()
+            try:
+                self._look()
+            except BaseException:
+                self._due = True
+                raise
 
     def close(self) -> None:
         """The thread is over when this returns. What a program took in that ends at once is applied here."""
@@ -59,8 +64,14 @@ def _hear(known: weakref.ref[Clerk]) -> None:
         clerk.hear()
 
 
-def _round(known: weakref.ref[Clerk]) -> None:
-    """What the thread does: it knows the room only while it looks."""
+def _round(known: weakref.ref[Clerk]) -> float | None:
+    """What the thread does: it knows the room only while it looks. A room that is busy now is looked at again."""
     clerk = known()
-    if clerk is not None:
-        clerk.look()
+    try:
+        if clerk is not None:
+            clerk.look()
+    except ROOM_IS_OVER:
+        raise
+    except PostroomError:
+        return SAFETY_LOOK_S
+    return None

@@ -132,20 +132,20 @@ def _heed(book: Book, board: Steps, message: Message) -> None:
     with suppress(WrongDirection):
         check_direction(message.type, sender, to, book.leads())
         if message.type == "abort":
-            for each in _called_off(book, to, id):
+            for each, lead in _called_off(book, to, id).items():
+                _must_lead(book.gateway, message, lead, "abort")
                 board.abort(each, _why(message.payload), by=sender, _told=to)
         elif message.type in (DONE, BLOCKED) and id is not None and book.read(id) is not None:
             _report(board, sender, id, message.type, message.payload, book=book, told=to)
 
 
-def _called_off(book: Book, worker: str | None, id: str | None) -> list[str]:
-    """The tasks that an abort to a worker is about."""
+def _called_off(book: Book, worker: str | None, id: str | None) -> dict[str, str | None]:
+    """The tasks that an abort to a worker is about, each with its lead."""
+    named = None if id is None else book.read(id)
     if id is None:
-        return [
-            id for id, each in book.all().items() if each.value["owner"] == worker and each.value["state"] == CLAIMED
-        ]
-    found = book.read(id)
-    return [id] if found is not None and found.value["owner"] in (None, worker) else []
+        held = {id: each.value for id, each in book.all().items() if each.value["state"] == CLAIMED}
+        return {id: value["lead"] for id, value in held.items() if value["owner"] == worker}
+    return {id: named.value["lead"]} if named is not None and named.value["owner"] in (None, worker) else {}
 
 
 def _claim(book: Book, agent: str, task_id: str | None) -> None:

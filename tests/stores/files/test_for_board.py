@@ -13,8 +13,10 @@ from tests.support.files_by_hand import drop, files
 from tests.support.patience import until
 
 import postroom
+from postroom.board import mail
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
+from postroom.mail import tokens
 from postroom.patterns import work_for_lead
 from postroom.room import Room
 from postroom.stores.files.store import FilesStore
@@ -203,6 +205,40 @@ def test_only_a_lead_calls_off(room: Room, root: Path) -> None:
     say(root / "inbox/ada", "bob", "ada", "abort")
 
     assert [task.state for task in room.board.tasks()] == ["claimed"]
+
+
+def test_in_a_room_with_tokens_only_a_tasks_own_lead_calls_it_off(room: Room, root: Path) -> None:
+    tokens.add_token(room.gateway, "me", human=True)
+    room.board.add_all([{"id": "T1", "lead": "grace"}, {"id": "T2", "lead": "lead"}])
+    say(root / "inbox/ada", "lead", "ada", "abort", "T1")
+    say(root / "inbox/ada", "lead", "ada", "abort", "T2")
+
+    assert [task.state for task in room.board.tasks()] == ["ready", "aborted"]
+    (said,) = infos(root, "lead")
+    assert "grace" in said
+
+
+def test_a_look_that_failed_is_made_again(
+    root: Path, in_background: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postroom.open(f"files:{root}") as room:
+        room.board.add("T1")
+        looks: list[str] = []
+        apply = mail.apply
+
+        def fail_once(*given: Any) -> None:
+            looks.append("look")
+            if len(looks) == 1:
+                raise postroom.RoomBusy("for a moment")
+            apply(*given)
+
+        monkeypatch.setattr(mail, "apply", fail_once)
+        receiving = in_background(lambda: room.agent("bob").receive(timeout_s=60))
+        say(root / "outbox/ada", "ada", "lead", "done")
+        until(lambda: '"ada"' in (root / "board/status.json").read_text(encoding="utf-8"))
+        assert len(looks) > 1
+        room.agent("ada").send("bob", {})
+        receiving.result().ack()
 
 
 @pytest.mark.parametrize("folder", ["inbox/board", "outbox/ada"])
