@@ -244,6 +244,23 @@ def test_the_hosts_report_of_a_question_is_proof_that_its_answer_was_shown(room:
     assert [event for event, _ in events_of(room, other)] == ["notified"]
 
 
+def test_the_hosts_notice_of_a_task_that_has_ended_is_proof_that_its_result_was_shown(
+    room: Room, claude: Session
+) -> None:
+    claude("SessionStart")
+    id = room.agent("ada").send("claude", {"text": "x"})
+    room.agent("claude", transient=True).poll()
+    result = f'{{"messages":[{{"id":"{id}"}}]}}'
+
+    claude("UserPromptSubmit", prompt=f"what does {result} of postroom mean?")
+    assert events_of(room, id) == []
+    ended = "<summary>MCP task 5UBb (plugin:postroom:mail/inbox) completed.</summary>"
+    claude(
+        "UserPromptSubmit", prompt=f"<task-notification>\n{ended}\n<result>\n{result}\n</result>\n</task-notification>"
+    )
+    assert events_of(room, id) == [("shown", "claude-code UserPromptSubmit")]
+
+
 @pytest.mark.parametrize("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
 def test_every_hook_keeps_what_the_agent_holds(room: Room, claude: Session, event: str) -> None:
     claude("SessionStart")

@@ -34,6 +34,8 @@ from . import codex_terminals, tool_edits
 WAKE_UP: Final = 2
 #: A look before an edit takes at most so long: then the edit goes ahead, whatever the room is busy with.
 EDIT_PATIENCE_S: Final = 3.0
+#: How Claude Code begins the prompt by which it tells the model of a task that has ended.
+_TASK_ENDED: Final = "<task-notification>"
 #: Among so many of the newest messages of an agent, the answers that a tool's result had are looked for.
 _MAX_ANSWERS: Final = 100
 READ_WITH: Final = "Read it with the postroom inbox tool (or `postroom receive --as {name}`), then ack."
@@ -157,7 +159,7 @@ class Visit:
         if self._host.name == "opencode" and self._event in (START, STOP):
             self._always["signal"] = self._signal(name)
         told = ""
-        if self._event == TOOL:
+        if self._event in (TOOL, PROMPT):
             self._note_shown(name)
             told = self._after_tool(name)
         if not self._may_be_told():
@@ -269,18 +271,26 @@ class Visit:
 
     def _note_shown(self, name: str) -> None:
         """The host reports a result of our inbox or ask, so what stands in it will be in the model's next request."""
-        tool = str(self._given.get("tool_name", ""))
-        if "postroom" not in tool or not tool.endswith(("inbox", "ask")):
+        read = self._result()
+        if read is None:
             return
-        read = msgspec.json.encode(self._given.get("tool_response", self._given.get("tool_result"))).decode()
-        held = presence.held_by(self._gateway, name)
-        if tool.endswith("ask"):  # its answers are acked by then
-            ended = Query(states=frozenset({State.ACKED}), to_agent=name, order="newest", limit=_MAX_ANSWERS)
-            held += [each for each in self._gateway.store.find(ended).messages if each.answer_to is not None]
-        for message in held:
+        # the answers to questions are acked by then
+        ended = Query(states=frozenset({State.ACKED}), to_agent=name, order="newest", limit=_MAX_ANSWERS)
+        answers = [each for each in self._gateway.store.find(ended).messages if each.answer_to is not None]
+        for message in (*presence.held_by(self._gateway, name), *answers):
             kept = self._gateway.store.get(message.id) if message.id in read else None
             if kept is not None and not any(entry.event == "shown" for entry in kept.ledger):
                 self._gateway.store.note(message.id, "shown", name, f"{self._host.name} {self._said}")
+
+    def _result(self) -> str | None:
+        """A result that the host reports: of a call, or, as a prompt of its own making, of a task that has ended."""
+        if self._event == PROMPT:
+            said = str(self._given.get("prompt", ""))
+            return said if said.startswith(_TASK_ENDED) and "postroom" in said else None
+        tool = str(self._given.get("tool_name", ""))
+        if "postroom" not in tool or not tool.endswith(("inbox", "ask")):
+            return None
+        return msgspec.json.encode(self._given.get("tool_response", self._given.get("tool_result"))).decode()
 
     def _say(self, text: str, more: Mapping[str, Any] | None = None) -> int:
         if self._host.name == "opencode":
