@@ -16,6 +16,7 @@ from postroom.doors.mcp import calls, tasks
 from postroom.doors.mcp.caller import Caller
 from postroom.doors.mcp.calls import MailCalls
 from postroom.doors.mcp.tasks import CELLS, KEEP_MS, KEEP_TOLD_MS, MAX_TASKS, NoSuchTask, Tasks, TaskStanding
+from postroom.errors import RoomBusy
 from postroom.mail.tokens import add_token
 
 from .support import Tools, inside
@@ -167,6 +168,32 @@ def test_an_answer_that_nobody_fetches_becomes_mail(url: str, clock: ManualClock
             assert [inside(mail["body"]) for mail in await reading] == ["yes"]
             with pytest.raises(NoSuchTask):
                 await ada.get(id)
+
+    run(main())
+
+
+def test_an_answer_that_could_not_be_told_when_its_task_ended_becomes_mail(
+    url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(*_: object) -> None:
+        raise RoomBusy("the room is busy")
+
+    async def main() -> None:
+        async with aio.open(url, clock=clock) as room:
+            ada, bob = Client(room, "ada"), plain(room, "bob")
+            await room.agent("bob", transient=True)
+            id = await ada.begin("ask", to="bob", body="ready?", wait_s=600)
+            (question,) = await bob.mail()
+            await bob("reply", id=question["id"], body="yes")
+            with monkeypatch.context() as patched:
+                patched.setattr(ada.tasks._kinds["ask"], "result", busy)
+                with pytest.raises(RoomBusy):
+                    await ada.get(id)
+            assert await plain(room, "ada").mail() == []
+
+            reading = asyncio.create_task(plain(room, "ada").mail(wait_s=3000))
+            await pass_time(room, clock, reading, step_s=30)
+            assert [inside(mail["body"]) for mail in await reading] == ["yes"]
 
     run(main())
 

@@ -20,7 +20,7 @@ import msgspec
 
 from postroom.core.clock import iso
 from postroom.core.config import prepare_types
-from postroom.errors import PostroomError, UnknownTask
+from postroom.errors import PostroomError, RoomClosed, UnknownTask
 from postroom.room import Room
 from postroom.stores.cells import DELETE, update
 from postroom.stores.contract import topic_cells
@@ -44,6 +44,8 @@ KEEP_MS: Final = 600_000
 KEEP_TOLD_MS: Final = 120_000
 #: A watched task is looked at so shortly after its time is over, in seconds.
 _AFTER_S: Final = 0.01
+#: Where the room did not answer when a task's time was over, it is asked again after this, in seconds.
+_AGAIN_S: Final = 5.0
 #: Clients are told to ask again after a tenth of the task's age, within these bounds.
 _MIN_POLL_MS: Final = 500
 _MAX_POLL_MS: Final = 5000
@@ -258,14 +260,19 @@ class Tasks:
             clock.call_later(loop, seconds, ring)
 
     async def _time_is_over(self, record: TaskRecord) -> None:
-        with suppress(PostroomError):
-            kind = self._kinds[record.kind]
-            if self._now_ms() < record.until_ms + KEEP_MS:
+        kind, until_ms = self._kinds[record.kind], record.until_ms + KEEP_MS
+        try:
+            if self._now_ms() < until_ms:
                 await self._look(record.caller, record.id, told=False)
-                left_ms = record.until_ms + KEEP_MS - self._now_ms()
-                self._alarm(record, max(left_ms, 1000) / 1000)
+                self._alarm(record, max(until_ms - self._now_ms(), 1000) / 1000)
             else:
                 await kind.forgotten(record)
+        except NoSuchTask:  # its end was told
+            await kind.forgotten(record)
+        except RoomClosed:
+            pass
+        except PostroomError:  # the room does not answer now
+            self._alarm(record, _AGAIN_S)
 
     def _now_ms(self) -> int:
         return self._room.clock.wall_ms()
