@@ -26,7 +26,7 @@ from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
 from postroom.stores.contract import Query, Want
 
-from .actions import BOARD, check_direction
+from .actions import BOARD, LEAD, check_direction
 from .held_task import HeldTask
 from .records import Book, Claim
 from .task import ABORTED, BLOCKED, CLAIMED, DONE, READY, STATES, Task
@@ -130,12 +130,13 @@ def _heed(book: Book, board: Steps, message: Message) -> None:
     """
     sender, to, id = message.from_agent, message.to_agent, task_of(message)
     with suppress(WrongDirection):
-        check_direction(message.type, sender, to, book.leads())
+        is_report = message.type in (DONE, BLOCKED)  # it counts whoever was told of it: the board tells the task's lead
+        check_direction(message.type, sender, LEAD if is_report else to, book.leads())
         if message.type == "abort":
             for each, lead in _called_off(book, to, id).items():
                 _must_lead(book.gateway, message, lead, "abort")
                 board.abort(each, _why(message.payload), by=sender, _told=to)
-        elif message.type in (DONE, BLOCKED) and id is not None and book.read(id) is not None:
+        elif is_report and id is not None and book.read(id) is not None:
             _report(board, sender, id, message.type, message.payload, book=book, told=to)
 
 

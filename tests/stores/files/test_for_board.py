@@ -80,12 +80,13 @@ def test_a_report_without_a_recipient_goes_to_the_lead_of_its_task(room: Room, r
     assert len(files(root / "outbox/ada")) == 2
 
 
-def test_a_lead_that_the_worker_did_not_tell_is_told_by_the_board(room: Room, root: Path) -> None:
+@pytest.mark.parametrize("to", ["lead", "leda"])
+def test_a_lead_that_the_worker_did_not_tell_is_told_by_the_board(room: Room, root: Path, to: str) -> None:
     room.board.add("T1", lead="grace")
-    say(root / "outbox/ada", "ada", "lead", "done")
+    say(root / "outbox/ada", "ada", to, "done")
     room.board.tasks()
 
-    assert [message.type for message in room.peek(agent="lead")] == ["done"]
+    assert [message.type for message in room.peek(agent=to)] == ["done"]
     assert [message.payload for message in room.peek(agent="grace")] == [{"task_id": "T1", "result": None}]
 
 
