@@ -48,6 +48,7 @@ def storm(nursery: Nursery, url: str, total: int, tries: int, notes: Path) -> in
             "forger": {"tries": str(notes), "bob": bob, "zoe": zoe},
             "clerk": {},
         }
+        lives_s = LIFE_S if total < 50 else 10 * LIFE_S
         turns = ["asker", "person", "forger", "person", "forger", "clerk"]
         alive: list[tuple[int, int]] = []
         born = kills = 0
@@ -57,7 +58,7 @@ def storm(nursery: Nursery, url: str, total: int, tries: int, notes: Path) -> in
             while len(alive) < AT_ONCE:
                 role = turns[born % len(turns)]
                 pid = nursery.fork(f"people.{role}", url=url, seed=seed() + born, **roles[role])
-                heapq.heappush(alive, (steady_ns() + int((0.1 + chance.random() * LIFE_S) * 1e9), pid))
+                heapq.heappush(alive, (steady_ns() + int((0.1 + chance.random() * lives_s) * 1e9), pid))
                 born += 1
             time.sleep(max(0, alive[0][0] - steady_ns()) / 1e9)
             victims = [heapq.heappop(alive)[1]]

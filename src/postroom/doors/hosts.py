@@ -35,11 +35,14 @@ VARIABLE: Final = "POSTROOM_HOST"
 RUN_VARIABLE: Final = "POSTROOM_ACP_RUN"
 
 START, PROMPT, EDIT, TOOL, STOP, WAKE, END = "start", "prompt", "edit", "tool", "stop", "wake", "end"
+#: A permission is asked for.
+PERMIT: Final = "permit"
 
 _CLAUDE_EVENTS: Final = {
     "SessionStart": START,
     "UserPromptSubmit": PROMPT,
     "PreToolUse": EDIT,
+    "PermissionRequest": PERMIT,
     "PostToolUse": TOOL,
     "PostToolBatch": TOOL,
     "Stop": STOP,

@@ -241,6 +241,11 @@ def ask(
     return id
 
 
+def wording_of_call(text: str, options: Iterable[str], data: dict[str, Any]) -> _Wording:
+    """The wording of a question without a default, for `ask`."""
+    return _read({"text": text, "options": [*options], "default": None, "data": data})
+
+
 def _read(wording: dict[str, Any]) -> _Wording:
     """The wording of a question, with every field of its type; InvalidMessage names the one that is not."""
     try:
@@ -611,10 +616,9 @@ def _counts(gateway: Gateway, message: Message, wording: _Wording, found: _Decis
         return found.how in (TOKEN, *PLACES)
     if found.how != TOKEN:  # given before there was anything to prove it by?
         return found.how in PLACES and _was_stored_before(gateway, message, min(c.value["made_ms"] for c in cells))
-    signer = tokens.signer_of(gateway, found.token, _signed(message, found), found.signature)
+    signer = tokens.signer_of(gateway, found.token, found.by, _signed(message, found), found.signature)
     return (
         signer is not None
-        and found.by in signer.names
         and (message.to_agent is None or message.to_agent in signer.names)
         and (signer.revoked_ms is None or _was_stored_before(gateway, message, signer.revoked_ms))
     )

@@ -330,10 +330,12 @@ class Signer(NamedTuple):
     revoked_ms: int | None
 
 
-def signer_of(gateway: Gateway, token_id: str, text: bytes, signature: str) -> Signer | None:
-    """The person whose token has signed exactly this text; None when no person's token of that id has."""
+def signer_of(gateway: Gateway, token_id: str, name: str, text: bytes, signature: str) -> Signer | None:
+    """The person of that name whose token has signed exactly this text; None when no person's token of that id has."""
     cell = gateway.store.cell_read(TOKEN_CELLS + token_id)
     if cell is None or not cell.value["human"] or "key" not in cell.value:
+        return None
+    if name not in (cell.value["agent"], *cell.value.get("was", ())):
         return None
     try:
         signed = _verifies(cell.value["key"], text, signature)

@@ -41,14 +41,13 @@ def asker(url: str, total: int, seed: int) -> None:
 
 
 def person(url: str, token: str, seed: int) -> None:
-    """Answer what waits, in any order."""
+    """Answer what waits, in any order, some of it at a time: looking through many forged answers takes a while."""
     chance = random.Random(seed)
     with postroom.open(url) as room:
         while True:
             waiting = room.people.open("mia")
-            time.sleep(chance.random() * 0.03)
-            if waiting:
-                question = chance.choice(waiting)
+            for question in chance.sample(waiting, min(len(waiting), 10)):
+                time.sleep(chance.random() * 0.03)
                 room.people.answer(question.id, expected(question.text), token=token)
 
 

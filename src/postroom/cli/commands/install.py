@@ -49,6 +49,8 @@ def install_options(parser: argparse.ArgumentParser) -> None:
         "what happens before the agent edits a file: nothing (off), a file reserved by another agent is refused (warn), "
         "and so is one that another agent has just edited (refuse) (default: warn)"
     )
+    asked = "whom to ask when the program asks for a permission (claude-code): a person's name, or '*' for any (default: nobody)"
+    parser.add_argument("--permissions", metavar="NAME", default="", help=asked)
     parser.add_argument("--edits", choices=edits.MODES, default=edits.WARN, help=guard)
 
 
@@ -74,7 +76,10 @@ def install(call: Invocation) -> None:
     wish = _wish(call)
     if call.args.edits != edits.WARN and wish.host not in HOOKED:
         raise UsageError(f"--edits is for {', '.join(HOOKED)}; {wish.host} has no hook before an edit")
-    wish = wish._replace(command=tuple(lasting.lasting_command(wish.base)), edits=call.args.edits)
+    if call.args.permissions and wish.host != "claude-code":
+        raise UsageError("--permissions is for claude-code; `postroom as NAME --acp` relays those of other programs")
+    asked = {"edits": call.args.edits, "permissions": call.args.permissions}
+    wish = wish._replace(command=tuple(lasting.lasting_command(wish.base)), **asked)
     _do(call, wish, work.plan_install if call.args.dry_run else work.install, "installed")
     if wish.program != lasting.own_command() and not call.json:
         output.write(f"it starts {wish.program[0]}: this Postroom runs from a temporary environment")

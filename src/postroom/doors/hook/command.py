@@ -21,14 +21,14 @@ from postroom.core.config import FOLDER, RoomUrl, make_config, parse_url, room_f
 from postroom.core.states import State
 from postroom.core.system.process import process_name
 from postroom.doors import edits, hosts, session_binding
-from postroom.doors.hosts import EDIT, END, PROMPT, START, STOP, TOOL, WAKE, Host
+from postroom.doors.hosts import EDIT, END, PERMIT, PROMPT, START, STOP, TOOL, WAKE, Host
 from postroom.errors import PostroomError, RoomNotAllowed
 from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.stores import open_store
 from postroom.stores.contract import Query
 
-from . import codex_terminals, tool_edits
+from . import codex_terminals, permissions, tool_edits
 
 #: Exit status by which a hook of Claude Code wakes an idle session; what it wrote to standard error is told the model.
 WAKE_UP: Final = 2
@@ -38,6 +38,8 @@ EDIT_PATIENCE_S: Final = 3.0
 _TASK_ENDED: Final = "<task-notification>"
 #: Among so many of the newest messages of an agent, the answers that a tool's result had are looked for.
 _MAX_ANSWERS: Final = 100
+#: Cells of questions to people begin so; known here, so that a look where there are none loads nothing.
+QUESTIONS: Final = "question/"
 READ_WITH: Final = "Read it with the postroom inbox tool (or `postroom receive --as {name}`), then ack."
 
 
@@ -55,6 +57,8 @@ def main(words: list[str], stdin: bytes) -> int:
             if not tool_edits.written_by(given.get("tool_name"), given.get("tool_input")):
                 return 0
             _bound_time(EDIT_PATIENCE_S)
+        if event == PERMIT and permissions.asked_person(os.environ) is None:
+            return 0
         return _answer(host, event, given)
     except BaseException:  # noqa: BLE001  the host's work matters more than ours
         return 0
@@ -144,6 +148,7 @@ class Visit:
         if self._host.name == "codex":
             caller, environment = self._in_codex(caller)
         name = session_binding.bind(self._gateway, caller, proved_name(self._gateway, environment))
+        self._take_back(name)
         if self._event == END and self._given.get("reason") not in ("clear", "resume"):
             session_binding.leave(self._gateway, caller, name)
             edits.ended(self._gateway, name)
@@ -154,6 +159,8 @@ class Visit:
             return 0
         if self._event == EDIT:
             return self._before_edit(name)
+        if self._event == PERMIT:
+            return self._permit(name)
         if self._host.is_queued:
             session_binding.busy(self._gateway, name, working=self._event in (PROMPT, TOOL))
         if self._host.name == "opencode" and self._event in (START, STOP):
@@ -187,6 +194,22 @@ class Visit:
         else:
             _write({"decision": "deny", "reason": verdict.reason})
         return 0
+
+    def _permit(self, name: str) -> int:
+        """Ask a person whether a tool may be used. Silent where the program is to ask by itself: for our own tools, too."""
+        person = permissions.asked_person(os.environ)
+        if person is None or "postroom" in str(self._given.get("tool_name", "")):
+            return 0
+        decision = permissions.decide(self._gateway, name, self._given, person)
+        if decision is not None:
+            _write({"hookSpecificOutput": {"hookEventName": self._said, "decision": decision}})
+        return 0
+
+    def _take_back(self, name: str) -> None:
+        """A person is asked no more for what was decided at the terminal: this tool has run, or the turn is over."""
+        ends = self._host.name == "claude-code" and self._event in (TOOL, PROMPT, STOP, END)
+        if ends and self._gateway.store.cell_scan(QUESTIONS):
+            permissions.take_back(self._gateway, name, self._given if self._event == TOOL else None)
 
     def _after_tool(self, name: str) -> str:
         """What the agent is told of the files that its tool has written, or that its command may have."""

@@ -7,8 +7,8 @@ import shlex
 from typing import Any, Final
 
 AGENT: Final = "POSTROOM_AGENT"
-#: What stands before the command of a hook: the agent's name, and how its edits are guarded.
-_VARIABLES: Final = (f"{AGENT}=", "POSTROOM_EDITS=")
+#: What stands before the command of a hook: the name of the agent, how its edits are guarded, whom it asks.
+_VARIABLES: Final = (f"{AGENT}=", "POSTROOM_EDITS=", "POSTROOM_PERMISSIONS=")
 
 
 def is_server(entry: Any) -> bool:

@@ -33,6 +33,8 @@ SILENT: Final = ("opencode", "qwen", "copilot", "kimi", "cline")
 #: Editors that put the project's folder where its name stands.
 EXPANDING: Final = ("cursor", "vscode")
 
+#: The variable by which a hook knows whom to ask (`hook/permissions.py`).
+PERMISSIONS: Final = "POSTROOM_PERMISSIONS"
 #: A call may take an hour: `ask` waits that long.
 PATIENCE_MS: Final = 3_700_000
 
@@ -86,6 +88,8 @@ class Wish(NamedTuple):
     command: tuple[str, ...] | None = None
     #: How the files that the agent edits are guarded (`doors/edits.py`).
     edits: str = edits.WARN
+    #: The person that permissions are asked of, `*` for any, "" for none.
+    permissions: str = ""
 
     @property
     def base(self) -> Path:
@@ -104,6 +108,11 @@ class Wish(NamedTuple):
         named += f"{edits.VARIABLE}={self.edits} " if self.edits != edits.WARN else ""
         said = self.host if self.host in HOSTS and HOSTS[self.host].is_said else "auto"
         return f"{named}{shlex.join(self.program)} hook {said}"
+
+    @property
+    def asking(self) -> str:
+        """The command line of the hook that asks for permissions; "" where no person is asked."""
+        return f"{PERMISSIONS}={shlex.quote(self.permissions)} {self.hook}" if self.permissions else ""
 
     @property
     def guards(self) -> bool:
@@ -170,7 +179,10 @@ def plugin_files(wish: Wish, folder: Path) -> list[Step]:
     manifest |= {"author": {"name": "The Postroom authors"}, "license": "MIT"}
     return [
         Own(folder / ".claude-plugin" / "plugin.json", texts.pretty(manifest)),
-        Own(folder / "hooks" / "hooks.json", texts.pretty(texts.claude_hooks(wish.hook, guards=wish.guards))),
+        Own(
+            folder / "hooks" / "hooks.json",
+            texts.pretty(texts.claude_hooks(wish.hook, guards=wish.guards, asking=wish.asking)),
+        ),
         Own(folder / ".mcp.json", texts.pretty({"mcpServers": {"mail": wish.server()}})),
         Own(folder / "skills" / "postroom" / "SKILL.md", texts.SKILL),
         Own(folder / "README.md", texts.README),

@@ -74,6 +74,8 @@ BEFORE_EDIT: Final = {"PreToolUse": 10}
 EDIT_TOOLS: Final = "Edit|MultiEdit|NotebookEdit|Write|apply_patch|edit|notebook_edit|write_file"
 #: Claude Code has one more, which wakes an idle session.
 WAKING: Final = "FileChanged"
+#: And one that is called when it would ask for a permission; a person has ten minutes (`hook/permissions.py`).
+ASKING, ASKING_S = "PermissionRequest", 630
 _REWAKE: Final = {"asyncRewake": True, "rewakeMessage": "postroom:", "rewakeSummary": "postroom: new mail"}
 
 
@@ -88,11 +90,16 @@ def handler(event: str, command: str, timeout: float) -> dict[str, Any]:
     return {**only, "hooks": [{"type": "command", "command": command, "timeout": timeout}]}
 
 
-def claude_hooks(command: str, *, guards: bool = True) -> dict[str, Any]:
-    """The hooks of Claude Code, which Codex reads too: it passes over the events and fields that it does not know."""
+def claude_hooks(command: str, *, guards: bool = True, asking: str = "") -> dict[str, Any]:
+    """The hooks of Claude Code, which Codex reads too: it passes over the events and fields that it does not know.
+
+    `asking` is the command that asks a person for permissions, where one is to be asked.
+    """
     events = hook_events(guards=guards) | {WAKING: 30}
     hooks = {event: [handler(event, command, timeout)] for event, timeout in events.items()}
     hooks[WAKING][0]["hooks"][0] |= _REWAKE
+    if asking:
+        hooks[ASKING] = [handler(ASKING, asking, ASKING_S)]
     return {"description": DESCRIPTION, "hooks": hooks}
 
 

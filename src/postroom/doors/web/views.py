@@ -57,6 +57,7 @@ MAX_DECISIONS: Final = 30
 #: Questions to people above every view, and the characters of each.
 MAX_QUESTIONS: Final = 20
 MAX_QUESTION: Final = 2000
+CUT: Final = "… (cut: `postroom questions ID` shows all of it)"
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 #: Cells in which coordinators keep what they decided begin so.
@@ -93,7 +94,7 @@ class Views:
         shown = [
             {
                 **{field: getattr(each, field) for field in ("id", "asker", "person", "options", "default")},
-                "text": text_of({"text": each.text}, MAX_QUESTION),
+                "text": text_of({"text": each.text}, MAX_QUESTION) + CUT * (len(each.text) > MAX_QUESTION),
                 "until_ms": None if each.deadline is None else from_iso(each.deadline),
             }
             for each in found[:MAX_QUESTIONS]
