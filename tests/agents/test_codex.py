@@ -178,7 +178,7 @@ def test_what_it_writes_into_its_settings_survives_a_reinstall_and_an_uninstall(
     written = without_ours(tomllib.loads(path.read_text(encoding="utf-8")))
     assert written["features"] == {"apps": False}
     assert set(written["mcp_servers"]) == {"mine"}
-    assert len(written["hooks"]["state"]) == 5
+    assert len(written["hooks"]["state"]) == 6
 
     world.postroom("install", "codex", "--as", "bob")
     again = tomllib.loads(path.read_text(encoding="utf-8"))

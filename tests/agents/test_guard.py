@@ -24,6 +24,15 @@ CONFLICTS = 25
 WHY = "WHY-OF-ADA"
 #: What a file in `src` has in it before, and what the model would put there.
 OLD, NEW = "value = 1\n", "value = 2\n"
+CELL: dict[str, Any] = {
+    "cell_type": "code",
+    "execution_count": None,
+    "id": "c1",
+    "metadata": {},
+    "outputs": [],
+    "source": ["value = 1"],
+}
+NOTEBOOK = json.dumps({"cells": [CELL], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
 Run = Callable[[World, str], "subprocess.CompletedProcess[str]"]
 
@@ -34,8 +43,9 @@ class Program(NamedTuple):
     run: Run
     change: Callable[[str], list[Call]]
     write: Callable[[str], list[Call]]
-    #: Kinds of writes that it alone has, each for one file.
+    #: Kinds of writes that it alone has, each for one file; and one for notebooks.
     others: tuple[Callable[[str], list[Call]], ...] = ()
+    notebook: Callable[[str], list[Call]] | None = None
 
 
 def claude(world: World, prompt: str) -> subprocess.CompletedProcess[str]:
@@ -79,6 +89,14 @@ def patch(*lines: str) -> Callable[[str], list[Call]]:
     return lambda file: [Call("apply_patch", {"input": text.replace("%", file)})]
 
 
+def by_command(*lines: str) -> Callable[[str], list[Call]]:
+    """The same patch, in a command of the shell: Codex applies it itself."""
+    made = patch(*lines)
+    return lambda file: [
+        Call("exec_command", {"cmd": f"apply_patch <<'EOF'\n{call.arguments['input']}\nEOF\n"}) for call in made(file)
+    ]
+
+
 def read_first(then: Callable[[str], list[Call]]) -> Callable[[str], list[Call]]:
     return lambda file: [Call("Read", {"file_path": file}), *then(file)]
 
@@ -90,6 +108,7 @@ PROGRAMS = {
         read_first(one("Edit", "file_path", **CHANGE)),
         one("Write", "file_path", content=NEW),
         (read_first(one("Write", "file_path", content=NEW)),),
+        read_first(one("NotebookEdit", "notebook_path", cell_id="c1", new_source=NEW)),
     ),
     "codex": Program(
         codex,
@@ -99,6 +118,7 @@ PROGRAMS = {
             patch("*** Delete File: %"),
             patch("*** Update File: %", "*** Move to: moved.py", "@@", f"-{OLD.strip()}", f"+{NEW.strip()}"),
             patch("*** Add File: of-a-refused-patch.py", "+x", "*** Delete File: %"),
+            by_command("*** Delete File: %"),
         ),
     ),
     "gemini": Program(
@@ -141,11 +161,17 @@ def results(world: World) -> list[str]:
 
 def conflicts(program: Program, top: Path) -> Iterator[tuple[str, list[Call]]]:
     """Twenty-five writes to files that are there, or to new ones, of all the kinds that a program has."""
-    kinds = (program.change, *program.others, program.write)
+    kinds = (program.change, *program.others, *filter(None, (program.notebook,)), program.write)
     for number in range(CONFLICTS):
         kind = kinds[number % len(kinds)]
-        file = f"src/{'new' if kind is program.write else 'old'}-{number}.py"
+        suffix = "ipynb" if kind is program.notebook else "py"
+        file = f"src/{'new' if kind is program.write else 'old'}-{number}.{suffix}"
         yield file, kind(str(top / file))
+
+
+def before(file: str) -> str | None:
+    """What is in one of these files before anybody writes it."""
+    return None if "new" in file else NOTEBOOK if file.endswith("ipynb") else OLD
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -156,8 +182,8 @@ def test_no_conflicting_edit_is_made_each_reason_is_read_and_a_room_that_is_gone
     (top / "src").mkdir()
     tried = list(conflicts(program, top))
     for file, _ in tried:
-        if "old" in file:
-            (top / file).write_text(OLD, encoding="utf-8")
+        if (text := before(file)) is not None:
+            (top / file).write_text(text, encoding="utf-8")
     world.room.reserve(["src/**"], agent="ada", why=WHY, ttl_s=3600)
     world.room.agent("ada")
     mail: list[str] = []
@@ -188,7 +214,7 @@ def test_no_conflicting_edit_is_made_each_reason_is_read_and_a_room_that_is_gone
     print(name, json.dumps(read[-8:], indent=1)[-4000:])
     for file, _ in tried:
         there = (top / file).read_text(encoding="utf-8") if (top / file).exists() else None
-        assert there == (OLD if "old" in file else None), file
+        assert there == before(file), file
         (reason,) = [text for text in read if f"{file} is reserved by" in text]
         assert f"ada: {WHY}" in reason and "postroom ask ada" in reason
     assert not (top / "moved.py").exists() and not (top / "of-a-refused-patch.py").exists()

@@ -32,6 +32,7 @@ PATCH = """\
 *** Delete File: src/old.py
 *** End Patch
 """
+FILES = ["docs/new.md", "src/a.py", "src/b.py", "src/old.py"]
 #: Each program: its environment, the event before and after, the tool, and its arguments.
 PROGRAMS: dict[str, tuple[dict[str, str], str, str, str, dict[str, Any], dict[str, Any]]] = {
     "codex": ({}, "PreToolUse", "PostToolUse", "apply_patch", {"command": PATCH}, {"turn_id": "t", "model": "m"}),
@@ -224,10 +225,37 @@ def test_a_look_before_an_edit_loads_nothing_dear(room: Room, claude: Session, t
 
 
 def test_a_patch_names_all_of_its_files_and_no_line_of_its_text() -> None:
-    files = ["docs/new.md", "src/a.py", "src/b.py", "src/old.py"]
-    assert tool_edits.written_by("apply_patch", {"command": PATCH}) == files
-    assert tool_edits.written_by("apply_patch", {"patchText": PATCH.replace("\n", "\r\n")}) == files
+    assert tool_edits.written_by("apply_patch", {"command": PATCH}) == FILES
+    assert tool_edits.written_by("apply_patch", {"patchText": PATCH.replace("\n", "\r\n")}) == FILES
     assert tool_edits.written_by("apply_patch", {"input": "no patch"}) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (f"apply_patch <<'EOF'\n{PATCH}EOF\n", FILES),
+        (f'cd "my src" && apply_patch <<"X"\n{PATCH}X', [f"my src/{each}" for each in FILES]),
+        (["bash", "-lc", f"cd /p && applypatch <<EOF\n{PATCH}EOF"], [f"/p/{each}" for each in FILES]),
+        (f"cat > example.patch <<'EOF'\n{PATCH}EOF", []),
+        ("apply_patch --help", []),
+        ([], []),
+    ],
+)
+def test_a_command_that_is_a_patch_is_an_edit_and_one_that_has_a_patch_in_it_is_not(
+    command: Any, files: list[str]
+) -> None:
+    assert tool_edits.written_by("Bash", {"command": command}) == files
+
+
+@pytest.mark.slow
+def test_codex_is_refused_a_patch_in_a_command_and_no_other_command(room: Room, claude: Session) -> None:
+    claude.environment = {}
+    room.reserve(["src/**"], agent="ada")
+    turn = {"turn_id": "t", "model": "m", "tool_name": "Bash"}
+    patch = {"command": f"apply_patch <<'EOF'\n{PATCH}EOF"}
+
+    assert "src/a.py is reserved" in denied(claude("PreToolUse", "codex", tool_input=patch, **turn))
+    assert claude("PreToolUse", "codex", tool_input={"command": "rm src/a.py"}, **turn) == Said(0, "", "")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.support import Cli
 from tests.doors.support import injections, inside
 
 from postroom.board import recent_edits
@@ -206,6 +207,13 @@ def test_after_a_minute_only_the_later_one_is_told_and_after_ten_nobody(project:
     assert project.mail("ada") == project.mail("bob") == []
 
 
+def test_one_that_wrote_a_reserved_file_all_the_same_is_told(project: Project) -> None:
+    project.room.reserve(["src/x.py"], agent="ada")
+
+    assert 'src/x.py is reserved by "ada" until ' in project.edit("bob", "src/x.py", "src/y.py")
+    assert project.edit("ada", "src/y.py").count("reserved") == 0
+
+
 def test_the_guard_that_is_off_neither_notes_nor_tells(project: Project) -> None:
     project.edit("ada", "src/x.py", mode=OFF)
     assert project.edit("bob", "src/x.py") == ""
@@ -265,6 +273,20 @@ def test_of_many_that_look_at_the_same_moment_one_gets_the_file(project: Project
     for thread in threads:
         thread.join()
     assert len(allowed) == 1
+
+
+def test_edits_are_listed_beside_the_reservations_and_given_back_with_them(project: Project, cli: Cli) -> None:
+    project.room.close()
+    here = ("--room", f"sqlite:{project.folder}/.postroom")
+    with open_room(here[1]) as room:  # by the machine's own clock, as commands have it
+        room.reserve(["src/a.py"], agent="ada")
+        edits.touched(room.gateway, "ada", ["src/b.py"], cwd=str(project.folder))
+
+        listed = cli.json("reserve", *here)
+        assert [each.get("globs", each.get("edited")) for each in listed] == [["src/a.py"], "src/b.py"]
+        assert "src/b.py" in cli.ok("reserve", *here).out
+        cli.ok("unreserve", "--all", "--as", "ada", *here)
+        assert "nothing is reserved" in cli.ok("reserve", *here).out
 
 
 def test_so_many_files_are_remembered_and_the_oldest_are_forgotten(project: Project) -> None:

@@ -18,7 +18,7 @@ from tests.cli.support import Cli, clean_environment
 from tests.support.in_loop import run
 
 from postroom.doors.hosts import HOSTS
-from postroom.doors.install import jsonc, texts
+from postroom.doors.install import jsonc, plans, texts
 from postroom.room import open_room
 
 from .test_install_places import VARIABLES
@@ -102,6 +102,56 @@ def test_settings_of_the_user_come_back_byte_for_byte(cli: Cli, home: Path, host
         entry = jsonc.value_at(changed, (root, "postroom"))
         entry = entry.get("transport", entry)
         assert "mcp" in (entry.get("args") or entry["command"])
+
+
+#: Where each guarded program keeps its hooks, below the home.
+GUARDED = {
+    "claude-code": ".claude/skills/postroom/hooks/hooks.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/extensions/postroom/hooks/hooks.json",
+    "qwen": ".qwen/extensions/postroom/hooks/hooks.json",
+    "opencode": ".config/opencode/plugins/postroom.js",
+}
+
+
+@pytest.mark.parametrize("host", GUARDED)
+def test_an_installation_from_before_the_guard_gets_it_and_every_mode_is_taken_back(
+    cli: Cli, home: Path, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home / GUARDED[host]
+    settings = {"codex": path, "opencode": home / ".config/opencode/opencode.json"}.get(host)
+    if settings is not None:
+        settings.parent.mkdir(parents=True)
+        settings.write_text(SETTINGS[host][1], encoding="utf-8")
+    before = everything(home)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(plans.Wish, "guards", False)
+        cli.ok("install", host)
+    old = path.read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for mode in ("warn", "refuse", "off", "warn"):
+        cli.ok("install", host, "--edits", mode)
+        found[mode] = path.read_text(encoding="utf-8")
+        assert cli.json("install", host, "--edits", mode)["changes"] == []
+
+    asks = re.compile(r"PreToolUse|BeforeTool")
+    if host != "opencode":  # whose plugin is one text with the mode in it
+        assert [bool(asks.search(text)) for text in (old, *found.values())] == [False, True, True, False]
+        assert [bool(re.search(f"POSTROOM_EDITS={mode} ", text)) for mode, text in found.items()] == [False, True, True]
+    else:
+        assert [f'EDITS = "{mode}"' in text for mode, text in found.items()] == [True, True, True]
+    if host == "codex":
+        assert tomllib.loads(found["warn"])["hooks"]["PreToolUse"][0]["matcher"] == texts.CODEX_EDIT_TOOLS
+    cli.ok("uninstall", host)
+    assert everything(home) == before
+
+
+def test_a_program_without_a_hook_before_an_edit_cannot_be_guarded(cli: Cli, home: Path) -> None:
+    result = cli("install", "cursor", "--edits", "refuse")
+
+    assert result.code == 2
+    assert "cursor has no hook before an edit" in result.err
+    assert list(home.iterdir()) == []
 
 
 def test_a_scope_that_a_program_does_not_have_is_refused(cli: Cli, home: Path, tmp_path: Path) -> None:

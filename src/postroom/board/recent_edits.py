@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from postroom.core.clock import iso
 from postroom.mail.gateway import Gateway
 from postroom.stores.cells import DELETE, update
 
@@ -26,12 +27,17 @@ Marks = dict[str, dict[str, list[int]]]
 
 
 class Edit(NamedTuple):
-    """That another agent wrote a file, or is about to."""
+    """That an agent wrote a file, or is about to."""
 
     file: str
     agent: str
     at_ms: int
     until_ms: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The edit as plain data; its file as it is called in its checkout."""
+        file = self.file.partition("/")[2]
+        return {"edited": file, "agent": self.agent, "since": iso(self.at_ms), "until": iso(self.until_ms)}
 
 
 def note(gateway: Gateway, agent: str, files: Sequence[str]) -> list[Edit]:
@@ -68,6 +74,14 @@ def take(gateway: Gateway, agent: str, files: Sequence[str], is_gone: Callable[[
 
     update(gateway.store, CELL, change)
     return found
+
+
+def all_edits(gateway: Gateway) -> list[Edit]:
+    """What counts as edited at this moment, the oldest first."""
+    cell = gateway.open_store.cell_read(CELL)
+    marks = _living(None if cell is None else cell.value, gateway.clock.wall_ms())
+    found = [Edit(file, agent, at, until) for file, agents in marks.items() for agent, (at, until) in agents.items()]
+    return sorted(found, key=lambda edit: edit.at_ms)
 
 
 def forget(gateway: Gateway, agent: str) -> None:

@@ -7,7 +7,7 @@ Nothing here ever stops work because the room is in trouble: where the room cann
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -70,10 +70,8 @@ def look(gateway: Gateway, agent: str, paths: Iterable[str], *, cwd: str, mode: 
         found = _located(paths, cwd)
         if not found:
             return ALLOWED
-        for value in reservations.exclusive_of_others(gateway, agent):
-            for shown, place in found.items():
-                if any(_covers(glob, place) for glob in value["globs"]):
-                    return EditVerdict(True, _reserved(gateway, agent, shown, value))
+        for shown, value in _reserved_of(gateway, agent, found):
+            return EditVerdict(True, _reserved(gateway, agent, shown, value))
         if mode == REFUSE:
             files = {_key(place): shown for shown, place in found.items()}
             taken = recent_edits.take(gateway, agent, list(files), lambda name: _is_gone(gateway, name))
@@ -88,7 +86,8 @@ def touched(gateway: Gateway, agent: str, paths: Iterable[str], *, cwd: str, mod
     """The agent has written these files. Returns what it is to be told of that; "" for nothing.
 
     After: for ten minutes the files count as edited by it. An agent that wrote one of them less than a minute before
-    has mail that says so, once in ten minutes for each file. Each edit of another agent is told once.
+    has mail that says so, once in ten minutes for each file. Each edit of another agent is told once. A
+    reservation of another agent is told, too, if the write passed it by: the look before it may have been too late.
     Never raises a PostroomError or an OSError.
     """
     if mode == OFF:
@@ -99,7 +98,9 @@ def touched(gateway: Gateway, agent: str, paths: Iterable[str], *, cwd: str, mod
         others = recent_edits.note(gateway, agent, list(files)) if files else []
         for edit in others:
             _tell_other(gateway, agent, files[edit.file], edit)
-        return "\n".join(_edited_before(gateway, files[edit.file], edit) for edit in others)
+        lines = [_edited_before(gateway, files[edit.file], edit) for edit in others]
+        lines += [_written_all_the_same(shown, value) for shown, value in _reserved_of(gateway, agent, found)]
+        return "\n".join(lines)
     except (PostroomError, OSError):
         return ""
 
@@ -138,6 +139,14 @@ def ended(gateway: Gateway, agent: str) -> None:
 
 
 # Files
+
+
+def _reserved_of(gateway: Gateway, agent: str, found: dict[str, Located]) -> Iterator[tuple[str, reservations.Value]]:
+    """Those of these files that another agent has reserved for itself alone, each with its reservation."""
+    for value in reservations.exclusive_of_others(gateway, agent):
+        for shown, place in found.items():
+            if any(_covers(glob, place) for glob in value["globs"]):
+                yield shown, value
 
 
 def _located(paths: Iterable[str], cwd: str) -> dict[str, Located]:
@@ -193,6 +202,13 @@ def _reserved(gateway: Gateway, agent: str, shown: str, value: reservations.Valu
         f"postroom: {_named(shown)} is reserved by {head(holder)} until {iso(value['lease'])}. "
         f"The edit was not made. {_how_to_ask(agent, holder, shown)} If it agrees, it runs `postroom unreserve`; then "
         f"try again. Why it is reserved:\n{said}"
+    )
+
+
+def _written_all_the_same(shown: str, value: reservations.Value) -> str:
+    return (
+        f"postroom: {_named(shown)} is reserved by {head(value['agent'])} until {iso(value['lease'])}, and you have "
+        "changed it. Tell the holder what you changed."
     )
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from postroom.board import recent_edits
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
@@ -26,7 +27,7 @@ class NothingReserved(PostroomError):
 
 
 def reserve_options(parser: argparse.ArgumentParser) -> None:
-    globs = "files, such as 'src/api/**'; without one: list all reservations"
+    globs = "files, such as 'src/api/**'; without one: list all reservations and recent edits"
     parser.add_argument("globs", metavar="GLOB", nargs="*", help=globs)
     options.span(parser, "--ttl", f"how long the reservation lasts (default: {TTL_S:.0f})", TTL_S)
     options.flag(parser, "--shared", "let others reserve the same files, also as shared")
@@ -69,11 +70,13 @@ def _say_guard(call: Invocation, path: Path, done: str) -> int:
 
 
 def _list(call: Invocation) -> None:
-    found = call.room.reservations()
-    rows = ((e.agent, ", ".join(e.globs), "" if e.exclusive else "shared", e.until, e.why) for e in found)
+    found, edited = call.room.reservations(), recent_edits.all_edits(call.room.gateway)
+    rows = [(e.agent, ", ".join(e.globs), "" if e.exclusive else "shared", e.until, e.why) for e in found]
+    told = [each.to_dict() for each in edited]
+    rows += [(each["agent"], each["edited"], "edited", each["until"], None) for each in told]
     columns = ("agent", "files", "", "until", "why")
-    call.tell_rows((each.to_dict() for each in found), columns, rows, empty="nothing is reserved")
-    call.tell_count(len(found), len(found))
+    call.tell_rows([*(each.to_dict() for each in found), *told], columns, rows, empty="nothing is reserved")
+    call.tell_count(len(rows), len(rows))
 
 
 def _check(call: Invocation) -> int:

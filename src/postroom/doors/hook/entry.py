@@ -15,6 +15,10 @@ from postroom.core.system import startup
 from . import command
 
 MAX_STDIN: Final = 4 * 1024 * 1024
+#: Codex has a hook before every command, because one that is a patch is an edit. Any other need not be looked at.
+_COMMAND: Final = re.compile(rb'"tool_name"\s*:\s*"Bash"')
+_BEFORE: Final = re.compile(rb'"hook_event_name"\s*:\s*"PreToolUse"')
+_PATCH: Final = b"*** Begin Patch"
 _CWD: Final = re.compile(rb'"cwd"\s*:\s*"([^"\\]+)"')
 
 
@@ -34,6 +38,10 @@ def main(words: list[str]) -> int:
 def may_wait_for_room(given: bytes) -> bool:
     """Whether this is the start of a session that can be told of a room that is made later."""
     return b'"SessionStart"' in given and "CLAUDE_PROJECT_DIR" in os.environ
+
+
+def _is_plain_command(given: bytes) -> bool:
+    return _PATCH not in given and bool(_BEFORE.search(given) and _COMMAND.search(given))
 
 
 def may_have_room(given: bytes) -> bool:

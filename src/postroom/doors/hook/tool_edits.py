@@ -6,6 +6,7 @@ A tool that stands nowhere here is not known to write. The shapes are those of t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,6 +33,8 @@ _PATCHES: Final = {"apply_patch": ("command", "input", "patchText"), "patch": ("
 SHELLS: Final = frozenset(("Bash", "bash", "exec_command", "local_shell", "run_shell_command", "shell"))
 #: The lines of a patch that name a file.
 _NAMED: Final = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.+?)\s*$", re.M)
+#: A command that is a patch and nothing else, perhaps in another folder: Codex takes it for an edit, and runs no shell.
+_IS_PATCH: Final = re.compile(r"\s*(?:cd\s+(['\"]?)([^'\"&|;]+?)\1\s*&&\s*)?apply_?patch\s*<<")
 #: The part of a command between blanks, quotes and the shell's own signs; a word of it may be a file.
 _WORD: Final = re.compile(r"[^\s'\"`;|&<>()={}]+")
 #: The signs of a command that writes: it need not, and others that do have none of them.
@@ -47,8 +50,17 @@ def written_by(tool: Any, given: Any) -> list[str]:
         return []
     if tool in _WRITERS:
         return [path for path in map(given.get, _PATHS) if isinstance(path, str) and path]
+    if tool in SHELLS:
+        return _patched_by(given.get("command", given.get("cmd")))
     texts = (given.get(field) for field in _PATCHES.get(tool, ()))
     return [name for text in texts if isinstance(text, str) for name in _NAMED.findall(text)]
+
+
+def _patched_by(command: Any) -> list[str]:
+    """The files of a command that is a patch."""
+    text = command[-1] if isinstance(command, list) and command else command
+    patch = _IS_PATCH.match(text) if isinstance(text, str) else None
+    return [] if patch is None else [os.path.join(patch[2] or "", name) for name in _NAMED.findall(text)]
 
 
 def words_of(tool: Any, given: Any) -> list[str]:

@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
         return {"command": self.words[0], "args": self.words[1:], "tool_timeout_sec": 3700, **named}
 
     def group(self, event: str) -> dict[str, Any]:
-        return texts.handler(event, self.hook, self.events[event])
+        return texts.handler(event, self.hook, self.events[event], texts.CODEX_EDIT_TOOLS)
 
 
 def with_ours(text: str, wanted: Wanted) -> str:

@@ -72,6 +72,8 @@ CODEX_EVENTS: Final = {"SessionStart": 10, "UserPromptSubmit": 10, "PostToolUse"
 #: The hook before an edit, for these tools of Claude Code, Codex and Qwen Code alone: a step of another costs nothing.
 BEFORE_EDIT: Final = {"PreToolUse": 10}
 EDIT_TOOLS: Final = "Edit|MultiEdit|NotebookEdit|Write|apply_patch|edit|notebook_edit|write_file"
+#: Codex takes a command that is a patch for an edit, and says before it only that it is a command.
+CODEX_EDIT_TOOLS: Final = f"{EDIT_TOOLS}|Bash"
 #: Claude Code has one more, which wakes an idle session.
 WAKING: Final = "FileChanged"
 #: And one that is called when it would ask for a permission; a person has ten minutes (`hook/permissions.py`).
@@ -84,9 +86,9 @@ def hook_events(*, guards: bool) -> dict[str, int]:
     return CODEX_EVENTS | (BEFORE_EDIT if guards else {})
 
 
-def handler(event: str, command: str, timeout: float) -> dict[str, Any]:
+def handler(event: str, command: str, timeout: float, edit_tools: str = EDIT_TOOLS) -> dict[str, Any]:
     """A group of hooks with ours alone, as Claude Code and Codex write it."""
-    only = {"matcher": EDIT_TOOLS} if event in BEFORE_EDIT else {}
+    only = {"matcher": edit_tools} if event in BEFORE_EDIT else {}
     return {**only, "hooks": [{"type": "command", "command": command, "timeout": timeout}]}
 
 
