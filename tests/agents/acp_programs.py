@@ -19,6 +19,8 @@ class Program(NamedTuple):
 
     words: list[str]
     variables: Callable[[World], Settings]
+    #: Options of ours.
+    options: tuple[str, ...] = ()
 
 
 def _url(world: World) -> str:
@@ -33,7 +35,14 @@ def _gemini(world: World) -> Settings:
 
 
 def _qwen(world: World) -> Settings:
-    settings = {"security": {"auth": {"selectedType": "openai"}}, "general": {"disableAutoUpdate": True}}
+    settings = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "general": {"enableAutoUpdate": False},
+        "tools": {"approvalMode": "default"},
+        # what asks the model for more than its turns
+        "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False, "enableAutoSkill": False},
+        "ui": {"enableFollowupSuggestions": False},
+    }
     (world.home / ".qwen").mkdir(exist_ok=True)
     (world.home / ".qwen" / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     return {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": f"{_url(world)}/v1", "OPENAI_MODEL": "mock"}
@@ -56,13 +65,20 @@ def _opencode(world: World) -> Settings:
 
 
 def _cline(world: World) -> Settings:
-    words = ["auth", "-p", "openai", "-k", "x", "-m", "mock", "-b", f"{_url(world)}/v1"]
-    done = programs.run([CLINE, *words], world.project, programs.environment(world.home))
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Hosted, it takes accounts of its makers alone."""
+    login = {"accessToken": "x", "refreshToken": "x", "accountId": "a", "expiresAt": 4102444800000}
+    settings = {"provider": "cline", "apiKey": "x", "model": "mock", "baseUrl": f"{_url(world)}/v1", "auth": login}
+    provider = {"settings": settings, "updatedAt": "2026-11-01T00:00:00.000Z", "tokenSource": "manual"}
+    folder = world.home / ".cline" / "data" / "settings"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {"version": 1, "lastUsedProvider": "cline", "providers": {"cline": provider}}
+    (folder / "providers.json").write_text(json.dumps(kept), encoding="utf-8")
     return {}
 
 
 def _copilot(world: World) -> Settings:
+    """It takes no stdio servers from its host, so ours is installed in it."""
+    world.postroom("install", "copilot")
     return {"COPILOT_PROVIDER_BASE_URL": f"{_url(world)}/v1", "COPILOT_MODEL": "mock", "COPILOT_OFFLINE": "true"}
 
 
@@ -84,7 +100,7 @@ PROGRAMS: Final = {
     "qwen": Program([str(NODE), str(MODULES / "@qwen-code" / "qwen-code" / "cli-entry.js"), "--acp"], _qwen),
     "kimi": Program([str(NODE), str(MODULES / "@moonshot-ai" / "kimi-code" / "dist" / "main.mjs"), "acp"], _kimi),
     "opencode": Program([str(programs.OPENCODE), "acp"], _opencode),
-    "cline": Program([CLINE, "--acp"], _cline),
+    "cline": Program([CLINE, "--acp"], _cline, ("--login", "cline")),
     "copilot": Program([str(MODULES / "@github" / "copilot-linux-x64" / "copilot"), "--acp"], _copilot),
     "claude": Program([str(NODE), str(ADAPTERS / "claude-agent-acp" / "dist" / "index.js")], _claude),
     "codex": Program([str(NODE), str(ADAPTERS / "codex-acp" / "dist" / "index.js")], _codex),

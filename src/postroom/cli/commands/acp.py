@@ -34,7 +34,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def host_agent(call: Invocation, environment: Mapping[str, str], folder: str) -> int:
     """Host the program until Ctrl-C or SIGTERM. AgentGaveUp when it cannot be kept running."""
-    program = HostedProgram(call.name, call.args.program, environment, folder, call.args.person)
+    args = call.args
+    program = HostedProgram(call.name, args.program, environment, folder, args.person, args.login)
     with output.fence_in_pipes(wanted=not call.json):
         return asyncio.run(_host(call.room.url.with_secrets(), program, _teller(call)))
 

@@ -38,6 +38,7 @@ def run_as_options(parser: argparse.ArgumentParser) -> None:
     hosted = "COMMAND speaks the Agent Client Protocol: hold its session, show it, and wake it when mail comes"
     options.flag(parser, "--acp", hosted)
     parser.add_argument("--person", metavar="P", help="with --acp: who decides what it may do (default: any person)")
+    parser.add_argument("--login", metavar="WAY", help="with --acp: log in first, in a way that the program offers")
     parser.add_argument("agent", metavar="NAME", help="the agent that the program acts as")
     parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
 

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from .process import process_descriptor
+
 #: How long a program may take to end by itself when its input is closed, and again after SIGTERM, in seconds.
 PATIENCE_S: Final = 3.0
 #: So much of the end of what it writes to its standard error is kept.
 KEPT_BYTES: Final = 4096
+_LOOK_S: Final = 0.005
 
 
 class PipedProgram:
@@ -48,22 +51,40 @@ class PipedProgram:
             self._errors += chunk
             del self._errors[:-KEPT_BYTES]
 
+    async def ended(self) -> None:
+        """Return when the program itself has ended, also while a child that it left holds its pipes.
+
+        `wait` of asyncio's own process waits for the pipes too, in some versions of Python.
+        """
+        descriptor = process_descriptor(self.process.pid) if self.process.returncode is None else None
+        if descriptor is not None:
+            over = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(descriptor, over.set)
+            try:
+                await over.wait()
+            finally:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+        while self.process.returncode is None:  # noqa: ASYNC110  asyncio's own watcher tells its process alone
+            await asyncio.sleep(_LOOK_S)
+
     async def end(self) -> int:
         """End it and its process group: by the end of its input, then SIGTERM, then SIGKILL. Returns its exit status."""
         with suppress(OSError, RuntimeError):
             self.writer.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.process.wait(), PATIENCE_S)
+                await asyncio.wait_for(self.ended(), PATIENCE_S)
                 break
             self._signal(number)
-        status = await self.process.wait()
+        await self.ended()
         self._signal(signal.SIGKILL)  # what it left behind
         self._draining.cancel()
         await asyncio.gather(self._draining, return_exceptions=True)
         # a child that it left in another session may hold its pipes, whose end would never come
         self.process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
-        return status
+        return await self.process.wait()
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

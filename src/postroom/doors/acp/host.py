@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM
 from postroom.core.config import URL_VARIABLE
 from postroom.core.message import Message
+from postroom.core.system import proc
 from postroom.core.system.piped import PipedProgram
 from postroom.core.system.process import process_alive, this_process
 from postroom.core.untrusted import head, quoted, visible
@@ -41,11 +43,15 @@ HOST: Final = hosts.ACP
 SETTLE_S: Final = 0.1
 #: A program that has not connected to our MCP server after this time is prompted all the same, in seconds.
 READY_S: Final = 20.0
+#: One that starts our server only with the first prompt takes it when the prompt comes so much later, in seconds.
+LATE_S: Final = 5.0
 #: After a turn that failed, the next prompt waits this long, and longer each time, in seconds; so often, until new mail.
 AGAIN_S: Final = 2.0
 AGAIN_CAP_S: Final = 60.0
 MAX_TRIES: Final = 5
 IDLE_LOOK_S: Final = 30.0
+#: What a program has left running has so long to end, in seconds.
+LEFT_S: Final = 2.0
 POLICY: Final = RestartPolicy(max_restarts=5, period_s=60.0, backoff_s=0.5, backoff_cap_s=15.0)
 #: What our MCP server needs to know, whatever else a program leaves of its own environment.
 PASSED_ON: Final = (
@@ -69,6 +75,7 @@ class HostedProgram(NamedTuple):
     environment: Mapping[str, str]
     folder: str
     person: str | None = None  # decides what it may do; None: any person of the room
+    login: str | None = None  # the way in which it is to log in, of those that it offers; None: not at all
 
 
 class AcpHost:
@@ -92,7 +99,7 @@ class AcpHost:
         try:
             while not self._leaving.is_set():
                 end = await self._run_once(mark)
-                pipeline.kill_marked(mark)
+                await _end_left(mark)
                 if self._leaving.is_set():
                     return
                 exits = [*exits[-20:], end]
@@ -118,7 +125,7 @@ class AcpHost:
         reading = asyncio.create_task(peer.run())
         working = asyncio.create_task(self._work(attending, environment))
         leaving = asyncio.create_task(self._leaving.wait())
-        ending = asyncio.create_task(program.process.wait())  # its pipes may stay open, in a child that it left
+        ending = asyncio.create_task(program.ended())  # its pipes may stay open, in a child that it left
         tasks = {reading, working, leaving, ending}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -136,6 +143,15 @@ class AcpHost:
         await attending.begin(self._program.folder, _server(environment), self._resumed)
         self._resumed = attending.session.id
         await attending.attend()
+
+
+async def _end_left(mark: str) -> None:
+    """End what a program has left running: it is told to, and killed where it does not."""
+    until_s = asyncio.get_running_loop().time() + LEFT_S
+    if pipeline.end_marked(mark, signal.SIGTERM):
+        while proc.marked(pipeline.MARK, mark) and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        pipeline.kill_marked(mark)
 
 
 def _server(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -180,6 +196,7 @@ class Attending(Hearer):
         self._room = room
         self._tell = tell
         self._name = name = program.name
+        self._login = program.login
         self._caller = session_binding.HostSession(HOST, name, run, this_process(), attended=True)
         self.session = AcpSession(self)
         mode = edits.mode_of(program.environment.get(edits.VARIABLE))
@@ -201,11 +218,15 @@ class Attending(Hearer):
     async def begin(self, folder: str, server: dict[str, Any], resumed: str | None) -> None:
         """Begin the session, and return when its program has our tools."""
         await self._room.call(self._bind)
-        begun = await self.session.begin(self._peer, folder, server, resumed, files=True, terminal=False)
+        begun = await self.session.begin(self._peer, folder, server, resumed, self._login)
         self.is_begun = True
         facts = {"program": self.session.title, "version": self.session.version, "session": self.session.id}
+        facts |= {"forgotten": self.session.forgotten} if self.session.forgotten else {}
         self._tell("resumed" if begun else "started", **facts)
-        await self._until_ready()
+        if self.session.is_late:
+            await asyncio.sleep(LATE_S)
+        else:
+            await self._until_ready()
 
     def _bind(self, room: Room) -> None:
         """The agent's mail is told here from now on; all of it is news again."""

@@ -23,8 +23,12 @@ START_S: Final = 120.0
 #: A turn in which the program says nothing at all for so long is cancelled, and the program ended soon after.
 SILENCE_S: Final = 1800.0
 CANCEL_S: Final = 60.0
+#: The code of an error that asks for a login.
+LOGIN_NEEDED: Final = -32000
 #: The name of our server in the program.
 SERVER: Final = "postroom"
+#: Programs that start their servers with the first prompt, and wait for them then, by the names that they give themselves.
+LATE: Final = ("Copilot", "cline")
 _MAX_CALLS: Final = 1000
 _MAX_TEXT: Final = 200
 #: How programs write the name of one of our tools.
@@ -72,8 +76,13 @@ class AcpSession:
         self._in_turn = self._ran = False
         self.version = 0
         self.title = "agent"
+        #: Its tools come with the first prompt.
+        self.is_late = False
+        #: Why it does not go on with its earlier session.
+        self.forgotten = ""
         self.id = ""
         self._capabilities: dict[str, Any] = {}
+        self._logins: list[str] = []
 
     @property
     def peer(self) -> RpcPeer:
@@ -82,31 +91,44 @@ class AcpSession:
         return self._peer
 
     async def begin(
-        self, peer: RpcPeer, folder: str, server: dict[str, Any], resumed: str | None, *, files: bool, terminal: bool
+        self, peer: RpcPeer, folder: str, server: dict[str, Any], resumed: str | None, login: str | None
     ) -> bool:
         """Start a session, or go on with an earlier one; returns whether it is the earlier one.
 
         RpcError when the program refuses; PeerEnded when it ends or is silent.
         """
         self._peer = peer
-        await self._initialize(files=files, terminal=terminal)
+        await self._initialize()
         entry = {**server, **({"type": "stdio"} if self.version == VERSION else {})}
         place = {"cwd": folder, "mcpServers": [entry]}
         method = self._how_to_resume()
         if resumed is not None and method is not None:
             try:
                 await peer.ask(method, {"sessionId": resumed, **place}, START_S)
-            except RpcError:
-                pass  # it does not know it any more
+            except RpcError as error:
+                self.forgotten = str(error)
             else:
                 self.id = resumed
                 return True
-        found = await peer.ask("session/new", place, START_S)
+        found = await self._new(place, login)
         self.id = str(found.get("sessionId", ""))
         return False
 
-    async def _initialize(self, *, files: bool, terminal: bool) -> None:
-        client = {"fs": {"readTextFile": files, "writeTextFile": files}, "terminal": terminal}
+    async def _new(self, place: dict[str, Any], login: str | None) -> dict[str, Any]:
+        if login is not None:
+            await self.peer.ask("authenticate" if self.version == 1 else "auth/login", {"methodId": login}, START_S)
+        try:
+            return await self.peer.ask("session/new", place, START_S)
+        except RpcError as error:
+            if error.code != LOGIN_NEEDED or login is not None:
+                raise
+            ways = ", ".join(self._logins) or "none is offered"
+            raise RpcError(
+                error.code, f"{error}; log in by starting it yourself, or add --login WAY ({ways})"
+            ) from None
+
+    async def _initialize(self) -> None:
+        client = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": False}
         info = {"name": "postroom", "title": "Postroom", "version": __version__}
         words = {"clientCapabilities": client, "clientInfo": info, "capabilities": {}, "info": info}
         found = await self.peer.ask("initialize", {"protocolVersion": VERSION, **words}, START_S)
@@ -117,9 +139,13 @@ class AcpSession:
         self.version = version
         told = found.get("agentInfo" if version == 1 else "info")
         told = told if isinstance(told, dict) else {}
+        self.is_late = told.get("name") in LATE
         self.title = visible(f"{told.get('name', 'agent')} {told.get('version', '')}".strip())[:_MAX_TEXT]
         capabilities = found.get("agentCapabilities" if version == 1 else "capabilities")
         self._capabilities = capabilities if isinstance(capabilities, dict) else {}
+        ways = found.get("authMethods")
+        named = [way.get("id") or way.get("methodId") for way in ways or () if isinstance(way, dict)]
+        self._logins = [visible(name)[:_MAX_TEXT] for name in named if isinstance(name, str)]
 
     def _how_to_resume(self) -> str | None:
         """The method that goes on with a session: one that does not tell of all that was said before, if there is one."""
@@ -218,7 +244,8 @@ class AcpSession:
         before = self._calls.pop(id, None)
         title = told.get("title") if isinstance(told.get("title"), str) else before.title if before else "a tool"
         kind = told.get("kind") if isinstance(told.get("kind"), str) else before.kind if before else None
-        own = (before.own if before else None) or own_tool({**told, "title": title, "kind": kind})
+        named = own_tool({**told, "title": title, "kind": kind})
+        own = named or (before.own if before and not _said_name(told) else None)
         call = self._calls[id] = ToolCall(id, str(title), kind, own)
         while len(self._calls) > _MAX_CALLS:
             self._calls.pop(next(iter(self._calls)))
@@ -236,14 +263,24 @@ _OF_A_TURN: Final = frozenset(
 def own_tool(told: dict[str, Any]) -> str | None:
     """Which of our own tools a call is of; None for any other.
 
-    Codex says it in fields of its own. Others say it in the title, which for a command may be a model's words: so only a
-    call that is no command, edit or the like counts.
+    Codex, Claude Code and Qwen Code say it in fields of their own. Others say it in the title, which for a command may be a
+    model's words: so only a call that is no command, edit or the like counts.
     """
-    meta = told.get("_meta")
-    raw = told.get("rawInput")
+    meta, raw = told.get("_meta"), told.get("rawInput")
     if isinstance(meta, dict) and meta.get("is_mcp_tool_call") is True and isinstance(raw, dict):
         return str(raw.get("tool")) if raw.get("server") == SERVER else None
-    found = _OWN.fullmatch(str(told.get("title")))
+    name = _said_name(told) or str(told.get("title")).partition(": {")[0]  # Cline adds the arguments
+    found = _OWN.fullmatch(name)
     if found is None or told.get("kind") not in _OWN_KINDS:
         return None
     return found[1] or found[2]
+
+
+def _said_name(told: dict[str, Any]) -> str | None:
+    """The tool's name, where the program states it beside the title."""
+    meta = told.get("_meta")
+    if not isinstance(meta, dict):
+        return None
+    of_claude = meta.get("claudeCode")
+    name = of_claude.get("toolName") if isinstance(of_claude, dict) else meta.get("toolName")
+    return name if isinstance(name, str) else None
