@@ -90,7 +90,8 @@ def test_each_question_is_answered_once_by_the_person_alone(
     notes = tmp_path / "tries"
     notes.touch()
     url = url_of(store, in_memory / "room")
-    kills = storm(nursery, url, count("QUESTIONS", total), tries, notes)
+    total, tries = count("QUESTIONS", total), count("FORGERIES", tries)
+    kills = storm(nursery, url, total, tries, notes)
 
     with postroom.open(url) as room:
         asked = room.peek(state=None, type=QUESTION, limit=10_000, order="oldest")
