@@ -36,7 +36,7 @@ CLASH_S: Final = 60
 _TOLD_EVERY_S: Final = 600
 _MAX_SHOWN: Final = 200
 #: So many files are looked at in one call; a patch has a few.
-_MAX_PATHS: Final = 200
+_MAX_PATHS: Final = 1000
 
 
 class EditVerdict(NamedTuple):

@@ -29,7 +29,7 @@ at the start of the session, or in `$POSTROOM_AGENT`; put it after `--as`.
     postroom agents                            who is here
     postroom peek --agent ME                   look without taking
     postroom board list | add ID 'title' | claim | extend ID | done ID 'result' | blocked ID 'why'     (with --as ME)
-    postroom reserve 'src/api/**' --as ME      before you edit files that others may edit
+    postroom reserve 'src/api/**' --as ME      before you edit files that others may edit; unreserve gives them back
 
 Rules:
 
