@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from postroom.board import recent_edits
 from postroom.doors import edits
 
 from . import programs
@@ -55,13 +56,13 @@ def claude(world: World, prompt: str) -> subprocess.CompletedProcess[str]:
     return programs.run(words, world.project, programs.claude_environment(world.home, world.model.port), 300)
 
 
-def codex(world: World, prompt: str) -> subprocess.CompletedProcess[str]:
+def codex(world: World, prompt: str, mode: str = edits.WARN) -> subprocess.CompletedProcess[str]:
     folder = world.home / ".codex"
     folder.mkdir()
     settings = programs.codex_settings(world.model.port, world.project)
     settings = settings.replace('model = "mock"', 'model = "gpt-5.5"')  # one that has a tool for patches
     (folder / "config.toml").write_text(settings, encoding="utf-8")
-    world.postroom("install", "codex")
+    world.postroom("install", "codex", "--edits", mode)
     free = ["--dangerously-bypass-approvals-and-sandbox", "--dangerously-bypass-hook-trust"]
     words = [str(programs.CODEX), "exec", "--skip-git-repo-check", *free, prompt]
     return programs.run(words, world.project, programs.environment(world.home, MOCK_KEY="x"), 300)
@@ -153,9 +154,10 @@ class Script:
         return self._calls[place] if place < len(self._calls) else "ok"
 
 
-def results(world: World) -> list[str]:
-    """The results of tools that the model has read, in order."""
-    longest = max(world.model.log, key=lambda seen: len(seen.turns))
+def results(world: World, prompt: str = "GO") -> list[str]:
+    """The results of tools that the model has read after that prompt, in order."""
+    told = [seen for seen in world.model.log if any(t.role == "user" and prompt in t.text for t in seen.turns)]
+    longest = max(told, key=lambda seen: len(seen.turns))
     return [turn.text.replace("\\n", "\n").replace('\\"', '"') for turn in longest.turns if turn.role == "result"]
 
 
@@ -226,3 +228,31 @@ def test_no_conflicting_edit_is_made_each_reason_is_read_and_a_room_that_is_gone
     for number in range(3):
         assert (top / f"src/late-{number}.py").read_text(encoding="utf-8") == NEW
     programs.end_all(world.home)
+
+
+def test_a_file_that_one_program_has_just_edited_is_kept_from_another_until_it_ends(world: World) -> None:
+    shared = world.project / "shared.py"
+    shared.write_text(OLD, encoding="utf-8")
+    other = Script(PROGRAMS["codex"].change(str(shared)))
+    codes: list[int] = []
+
+    def let_the_other_try() -> None:
+        codes.append(codex(world, "GO SECOND", edits.REFUSE).returncode)
+
+    first = Script(
+        [*PROGRAMS["claude"].change(str(shared)), let_the_other_try, Call("Read", {"file_path": str(shared)})]
+    )
+
+    def policy(seen: Seen) -> Call | str:
+        is_other = any(turn.role == "user" and "GO SECOND" in turn.text for turn in seen.turns)
+        return other(seen) if is_other else first(seen)
+
+    world.model.policy = policy
+    done = claude(world, "GO")
+    programs.end_all(world.home)
+
+    assert (done.returncode, codes) == (0, [0]), done.stderr[-2000:]
+    assert shared.read_text(encoding="utf-8") == NEW
+    (reason,) = results(world, "GO SECOND")
+    assert 'shared.py was edited by "claude" ' in reason and "is kept for it until" in reason
+    assert recent_edits.all_edits(world.room.gateway) == []  # its session is over, and gives the file back
