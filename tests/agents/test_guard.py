@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +136,7 @@ PROGRAMS = {
 class Script:
     """A model that makes these calls, one after the other, and rests; before a call it may do something itself."""
 
-    def __init__(self, steps: list[Call | Callable[[], None]]) -> None:
+    def __init__(self, steps: Sequence[Call | Callable[[], None]]) -> None:
         self._calls = [step for step in steps if isinstance(step, Call)]
         self._before: dict[int, Callable[[], None]] = {}
         place = 0
