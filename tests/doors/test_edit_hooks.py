@@ -221,6 +221,24 @@ def test_a_look_before_an_edit_loads_nothing_dear(room: Room, claude: Session, t
     assert sorted(tops & set(TOO_DEAR)) == []
 
 
+@pytest.mark.slow
+def test_a_look_before_a_command_that_is_no_patch_loads_next_to_nothing(room: Room, tmp_path: Path) -> None:
+    given = {"hook_event_name": "PreToolUse", "cwd": str(tmp_path), "turn_id": "t", "tool_name": "Bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", listing_modules("hook", "auto")],
+        input=json.dumps({**given, "tool_input": {"command": 'echo "tool_name"'}}),
+        env=clean_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = done.stdout.split()
+
+    assert "postroom.doors.hook.entry" in loaded
+    assert "msgspec" not in loaded and "postroom.doors.session_binding" not in loaded
+
+
 # What a call writes
 
 

@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     """Answer a hook; silently, with 0, where there can be no room."""
     try:
         given = sys.stdin.buffer.read(MAX_STDIN)
-        if not may_have_room(given) and not may_wait_for_room(given):
+        if _is_plain_command(given) or not (may_have_room(given) or may_wait_for_room(given)):
             return 0
         startup.load_msgspec()
         answer = command.main  # this loads it
@@ -41,6 +41,7 @@ def may_wait_for_room(given: bytes) -> bool:
 
 
 def _is_plain_command(given: bytes) -> bool:
+    """Whether this is the moment before a command that is no patch."""
     return _PATCH not in given and bool(_BEFORE.search(given) and _COMMAND.search(given))
 
 
