@@ -80,6 +80,7 @@ def forger(url: str, tries: str, bob: str, zoe: str, seed: int) -> None:
             questions = room.peek(state=None, type=QUESTION, order="newest", limit=1000)
             if not questions:
                 continue
+            time.sleep(chance.random() * 0.02)
             os.write(tried, b".")
             with suppress(PostroomError):
                 chance.choice(ways)(chance.choice(questions).id)
