@@ -20,6 +20,7 @@ from . import programs
 from .conftest import World
 from .model_server import Call, Seen
 from .test_others import gemini, opencode_home, with_gemini
+from .test_qwen import Qwen
 
 CONFLICTS = 25
 WHY = "WHY-OF-ADA"
@@ -79,6 +80,12 @@ def opencode(world: World, prompt: str) -> subprocess.CompletedProcess[str]:
     return programs.run(words, world.project, programs.environment(world.home), 300)
 
 
+def qwen(world: World, prompt: str) -> subprocess.CompletedProcess[str]:
+    started = Qwen(world)
+    words = [str(programs.NODE), str(programs.QWEN), "-y", "-p", prompt]
+    return programs.run(words, world.project, started.environment, 300)
+
+
 def one(tool: str, path: str, /, **arguments: Any) -> Callable[[str], list[Call]]:
     """A call that names its file in the field `path`."""
     return lambda file: [Call(tool, {path: file, **arguments})]
@@ -127,6 +134,7 @@ PROGRAMS = {
         one("replace", "file_path", instruction="change it", **CHANGE),
         one("write_file", "file_path", content=NEW),
     ),
+    "qwen": Program(qwen, one("edit", "file_path", **CHANGE), one("write_file", "file_path", content=NEW)),
     "opencode": Program(
         opencode, one("edit", "filePath", oldString=OLD, newString=NEW), one("write", "filePath", content=NEW)
     ),
@@ -198,7 +206,9 @@ def test_no_conflicting_edit_is_made_each_reason_is_read_and_a_room_that_is_gone
         shutil.rmtree(top / ".postroom")
 
     shell = Call("exec_command", {"cmd": "touch src/by-command"}) if name == "codex" else None
-    tool = {"claude": "Bash", "gemini": "run_shell_command", "opencode": "bash"}.get(name, "")
+    tool = {"claude": "Bash", "gemini": "run_shell_command", "qwen": "run_shell_command", "opencode": "bash"}.get(
+        name, ""
+    )
     steps: list[Call | Callable[[], None]] = [
         *(call for _, calls in tried for call in calls),
         ada_edits,
