@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from postroom.doors import session_binding
+
 from . import programs
 from .acp_programs import PROGRAMS
 from .conftest import World, check_story
-from .model_server import Call, ModelServer, Seen, mail_agent
+from .model_server import Call, ModelServer, Seen, mail_agent, tool_named
+from .test_together import conversing
 
 
 def reading(seen: Seen) -> Call | str:
@@ -47,7 +50,7 @@ class Hosted:
         self.name = agent or name
         self._program = PROGRAMS[name]
         self._environment = programs.environment(world.home, **self._program.variables(world))
-        self.log = world.home.parent / "host.log"
+        self.log = world.home.parent / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -111,6 +114,51 @@ def hosted(request: pytest.FixtureRequest, world: World) -> Iterator[Hosted]:
         hosted.kill()
     print(hosted.log.read_text(encoding="utf-8")[-6000:] if hosted.log.exists() else "no log")
     programs.end_all(world.home)
+
+
+CAPTURED = Path(__file__).with_name("acp_captured.json")
+WAKES = 20
+
+
+def test_what_it_states_and_does_is_what_the_table_of_the_docs_says(world: World, hosted: Hosted) -> None:
+    """With POSTROOM_CAPTURE=1 it is written down, and `python -m tests.house.test_docs` makes the table of it."""
+    world.room.agent(hosted.name, transient=True)
+    hosted.start()
+    world.until_acked([world.send(hosted.name, "FIRST")], 120)
+    hosted.until("turn")
+    started = hosted.events("started")[0]
+    listed = session_binding.look(world.room.gateway, hosted.name) or {}
+
+    hosted.kill_agent()
+    world.until(lambda: hosted.events("resumed") or len(hosted.events("started")) > 1, 120, "the next start")
+    world.until_acked([world.send(hosted.name, "AFTER-THE-KILL")], 120)
+
+    took = []
+    for number in range(WAKES):
+        turns, calls = len(hosted.events("turn")), len(world.model.log)
+        hosted_s = time.time()
+        id = world.send(hosted.name, f"WAKE-{number}")
+        world.until(lambda: len(world.model.log) > calls, what="a call of the model")  # noqa: B023  called here
+        took.append(world.model.log[calls].time_s - hosted_s)
+        world.until_acked([id])
+        hosted.until("turn", after=turns)
+        time.sleep(1)  # idle
+    p95_s = sorted(took)[round(WAKES * 0.95) - 1]
+    print(
+        hosted.name, f"idle wake: median {sorted(took)[WAKES // 2]:.2f} s, p95 {p95_s:.2f} s, longest {max(took):.2f} s"
+    )
+    found = {
+        "program": started["program"],
+        "protocol": started["version"],
+        "server_from_host": "listed" in listed,
+        "goes_on": bool(hosted.events("resumed")),
+        "wakes_within_1_s": p95_s < 1,
+    }
+    captured = json.loads(CAPTURED.read_text(encoding="utf-8"))
+    if os.environ.get("POSTROOM_CAPTURE"):
+        CAPTURED.write_text(json.dumps(captured | {hosted.name: found}, indent=2) + "\n", encoding="utf-8")
+    else:
+        assert captured[hosted.name] == found
 
 
 def storm(world: World, hosted: Hosted, count: int, kills: int) -> None:
@@ -188,3 +236,37 @@ def test_it_is_woken_when_idle_reads_and_leaves_nothing_behind(world: World, hos
     assert hosted.stop() == 130
     world.until(lambda: not left_running(world), 15, f"the end of {left_running(world)}")
     assert [agent.status for agent in world.room.agents() if agent.name == hosted.name] == ["stopped"]
+
+
+def asking(seen: Seen) -> Call | str:
+    """As `conversing`, with questions in place of mail: what the user says to ask is asked over MCP."""
+    told = [turn for turn in seen.turns if turn.role == "result" and "| ASK claude: " in turn.text.replace("\\n", "\n")]
+    if told and not any(turn.role == "call" and "QUESTION" in turn.text for turn in seen.turns):
+        return Call(tool_named(seen, "ask"), {"to": "claude", "body": "QUESTION: which port?", "wait_s": 60})
+    return conversing(seen)
+
+
+def test_gemini_asks_claude_code_and_gets_its_answer(tmp_path: Path) -> None:
+    with ModelServer(asking).running() as model:
+        world = World(tmp_path, model)
+        gemini, claude = Hosted(world, "gemini"), Hosted(world, "claude")
+        try:
+            claude.start()
+            claude.until("started")
+            gemini.start()
+            gemini.until("started")
+            id = world.send("gemini", "ASK claude: which port does the server use?")
+            model.wait_for("ANSWER: 8765", 120)
+            gemini.until("turn")
+            assert "shown" in world.events(id)
+        finally:
+            gemini.kill()
+            claude.kill()
+            programs.end_all(world.home)
+            print(gemini.log.read_text(encoding="utf-8")[-4000:])
+        asked = [turn for seen in model.log for turn in seen.turns if turn.role == "call" and "QUESTION" in turn.text]
+        (question,) = world.room.peek(state="answered")
+        assert (question.from_agent, question.to_agent) == ("gemini", "claude")
+        assert asked
+        assert {"stored", "claimed", "shown", "answered"} <= set(world.events(question.id))
+        world.room.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.support import clean_environment
 from tests.support import ROOT
 from tests.support.in_loop import run
+from tests.support.patience import until
 
 from postroom import aio
 from postroom.core.system import piped
@@ -495,3 +499,35 @@ def test_a_program_on_the_protocols_own_package_is_hosted(
             await bob.running
 
     run(main())
+
+
+@pytest.mark.parametrize("how", ["a person", "a kill"])
+def test_however_the_host_ends_nothing_of_its_program_is_left(tmp_path: Path, how: str) -> None:
+    log = tmp_path / "agent.log"
+    script = {"turns": [["child"], ["say", "x\n"]]}
+    variables = {"HOME": str(tmp_path), "ACP_SCRIPT": json.dumps({"start": [["child"]], **script}), "ACP_LOG": str(log)}
+    environment = clean_environment(**variables)
+    environment.pop("POSTROOM_CONFIG", None)
+    postroom = [sys.executable, "-m", "postroom"]
+    subprocess.run([*postroom, "init"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    words = [*postroom, "as", "bob", "--acp", "--json", "--", sys.executable, str(AGENT)]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "started"
+        assert len(carriers(log)) >= 2
+        process.send_signal(signal.SIGINT if how == "a person" else signal.SIGKILL)
+        assert process.wait(30) == (130 if how == "a person" else -signal.SIGKILL)
+    until(lambda: not carriers(log), "what the program had started still runs")
+
+
+def test_a_room_that_is_not_allowed_is_said_before_anything_starts(tmp_path: Path) -> None:
+    environment = clean_environment(HOME=str(tmp_path), POSTROOM_CONFIG=str(tmp_path / "config"))
+    postroom = [sys.executable, "-m", "postroom"]
+    subprocess.run([*postroom, "init"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    elsewhere = environment | {"POSTROOM_CONFIG": str(tmp_path / "other")}
+    words = [*postroom, "as", "bob", "--acp", "--room", f"sqlite:{tmp_path}/.postroom", "--", "touch", "started"]
+    done = subprocess.run(words, cwd=tmp_path, env=elsewhere, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 4
+    assert "postroom allow" in done.stderr
+    assert not (tmp_path / "started").exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import configparser
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -85,12 +86,25 @@ def packages_text() -> str:
     return "\n".join([*lines, "```"])
 
 
+def hosted_programs_text() -> str:
+    """What each hosted program stated and did, as tests/agents/test_acp.py has captured it."""
+    captured = json.loads((ROOT / "tests" / "agents" / "acp_captured.json").read_text(encoding="utf-8"))
+    titles = ("program", "version of ACP", "takes our server from the host", "goes on with its session after a kill")
+    lines = [f"| {' | '.join(titles)} | woken when idle within 1 s |", "| --- | --- | --- | --- | --- |"]
+    for each in captured.values():
+        facts = [each[name] for name in ("server_from_host", "goes_on", "wakes_within_1_s")]
+        told = " | ".join("yes" if fact else "no" for fact in facts)
+        lines.append(f"| {each['program'].removeprefix('@agentclientprotocol/')} | {each['protocol']} | {told} |")
+    return "\n".join(lines)
+
+
 #: Which part of which page is generated, by what.
 GENERATED = {
     ("architecture.md", "packages"): packages_text,
     ("guarantees/states.md", "states"): states_text,
     ("board.md", "task-states"): task_states_text,
     ("board.md", "actions"): actions_text,
+    ("agents/acp.md", "programs"): hosted_programs_text,
 }
 
 

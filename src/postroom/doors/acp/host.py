@@ -21,6 +21,7 @@ from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM
 from postroom.core.config import URL_VARIABLE
 from postroom.core.message import Message
+from postroom.core.states import State
 from postroom.core.system import proc
 from postroom.core.system.piped import PipedProgram
 from postroom.core.system.process import process_alive, this_process
@@ -365,7 +366,13 @@ class Attending(Hearer):
         if not self._noted:
             self._noted = True
             told = self._told
-            self._post(lambda room: session_binding.note(room.gateway, self._name, told, "acp prompt"))
+            self._post(lambda room: self._note_taken(room, told))
+
+    def _note_taken(self, room: Room, told: list[Message]) -> None:
+        """Those that the model has read meanwhile need no word of it, which would stand after their end."""
+        kept = (room.store.get(message.id) for message in told)
+        still: list[Message] = [each for each in kept if each is not None and each.exact_state is State.READY]
+        session_binding.note(room.gateway, self._name, still, "acp prompt")
 
     def called(self, call: ToolCall, status: str, result: str) -> None:
         """A tool's call has ended; what `inbox` gave will be in the model's next request."""
