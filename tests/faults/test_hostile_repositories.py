@@ -36,6 +36,7 @@ EVERY_COMMAND: dict[str, list[str]] = {
     "subscribe": ["news", "--as", "ada"],
     "unsubscribe": ["news", "--as", "ada"],
     "group": ["list"],
+    "questions": [],
     "peek": [],
     "thread": ["x"],
     "receipt": ["x"],

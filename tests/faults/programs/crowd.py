@@ -175,6 +175,7 @@ def _call_store(locks: Locks, store: SqliteStore) -> None:
     call("work_of", lambda: store.work_of("bob"))
     call("process_alive", lambda: store.process_alive(this_process()))
     call("check_there", store.check_there)
+    call("board_mail_came", store.board_mail_came)
     call("open_elsewhere", store.open_elsewhere)
     call("purge", lambda: store.purge(Query(to_agent="zoe")))
     call("subscribe", lambda: store.subscribe("news", "zoe"))
