@@ -56,6 +56,11 @@ def tool_named(seen: Seen, end: str) -> str:
     return found[0] if found else f"mcp__plugin_postroom_mail__{end}"
 
 
+def is_offered(seen: Seen, end: str) -> bool:
+    """Whether the model has a tool of ours. Claude Code may list none, but a way to search for them."""
+    return any("postroom" in name and name.endswith(end) for name in seen.tools) or "Bash" in seen.tools
+
+
 def ids_of(turn: Turn) -> list[str]:
     """The messages in a result of the inbox tool; [] for another result."""
     text = turn.text.replace("\\", "")
@@ -81,6 +86,8 @@ def mail_agent(seen: Seen) -> Call | str:
             return Call(tool_named(seen, "inbox"), {"limit": 20})
     later = [turn for turn in turns[read + 1 :] if turn.role in ("user", "result", "system")]
     if any(re.search(r"postroom: \d+ new", turn.text) for turn in later):
+        if not is_offered(seen, "inbox"):  # its server has not started yet: a hook told it
+            return shell(seen, "sleep 1; echo no tools yet")
         return Call(tool_named(seen, "inbox"), {"limit": 20})
     asked = [
         (n, int(m[1]))
@@ -93,11 +100,11 @@ def mail_agent(seen: Seen) -> Call | str:
         begun, steps = asked[-1]
         done = sum(1 for turn in turns[begun:] if turn.role == "call" and "step" in turn.text)
         if done < steps:
-            return _shell(seen, f"sleep 0.5; echo step {done + 1}")
+            return shell(seen, f"sleep 0.5; echo step {done + 1}")
     return "ok"
 
 
-def _shell(seen: Seen, command: str) -> Call:
+def shell(seen: Seen, command: str) -> Call:
     for name, arguments in (
         ("Bash", {"command": command, "description": "a step"}),
         ("exec_command", {"cmd": command}),

@@ -16,17 +16,20 @@ from .test_codex import Codex
 
 
 def conversing(seen: Seen) -> Call | str:
-    """As `mail_agent`, and: what the user says to tell somebody is told, and a question in the mail is answered."""
+    """As `mail_agent`, and: the user has it tell somebody something, or ask; a question in the mail is answered."""
     told = [
         (n, m)
         for n, t in enumerate(seen.turns)
         if t.role == "user"
-        for m in [re.search(r"TELL (\w+): (.+)", t.text)]
+        for m in [re.search(r"(TELL|ASK) (\w+): (.+)", t.text)]
         if m
     ]
     for place, match in told[-1:]:
         if not any(turn.role == "call" and "QUESTION" in turn.text for turn in seen.turns[place:]):
-            return Call(tool_named(seen, "send"), {"to": match[1], "body": match[2], "new": True})
+            said = {"to": match[2], "body": match[3]}
+            if match[1] == "ASK":
+                return Call(tool_named(seen, "ask"), {**said, "wait_s": 60})
+            return Call(tool_named(seen, "send"), {**said, "new": True})
     results = [turn for turn in seen.turns if turn.role == "result"]
     if results and "| QUESTION" in results[-1].text.replace("\\n", "\n"):
         (id,) = ids_of(results[-1])
@@ -67,3 +70,27 @@ def test_a_claude_code_and_a_codex_talk_through_a_room(world: World) -> None:
     assert (question.from_agent, question.to_agent) == ("claude", "codex")
     assert (answer.from_agent, answer.to_agent, answer.answer_to) == ("codex", "claude", question.id)
     assert (answer.chain_id, answer.hop_count) == (question.id, 1)
+
+
+def test_a_claude_code_asks_an_idle_codex_and_gets_its_answer(world: World) -> None:
+    claude, codex = Claude(world), Codex(world)
+    try:
+        codex.start()
+        terminal = claude.start()
+        time.sleep(4)  # both are idle
+        terminal.type("ASK codex: QUESTION: which port does the server use?")
+        time.sleep(0.5)
+        asked_s = time.time()
+        terminal.type("\r")
+        read = world.model.wait_for("| QUESTION", 60)
+        answered = world.model.wait_for("ANSWER: 8765", 60, since=world.model.log.index(read) + 1)
+        while "ASK codex" not in answered.text:  # Codex sees its own words first
+            answered = world.model.wait_for("ANSWER: 8765", 60, since=world.model.log.index(answered) + 1)
+    finally:
+        claude.kill()
+        codex.kill()
+        codex.clean()
+
+    print(f"typed, and in Codex: {read.time_s - asked_s:.2f} s; and back: {answered.time_s - asked_s:.2f} s")
+    (question,) = world.room.peek(state="answered")
+    assert (question.from_agent, question.to_agent) == ("claude", "codex")

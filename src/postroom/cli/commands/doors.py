@@ -191,8 +191,8 @@ class StdioSession:
         calls = await _once_there(opened)
         with suppress(IdentityRefused):  # each call says so
             await calls.room.call(self.arrive)
+        await opened.listed.wait()  # a turn that began before could not read the mail, and is not told again
         if os.environ.get(hosts.VARIABLE) == hosts.ACP:
-            await opened.listed.wait()
             await calls.room.call(self._tell_host)
             return
         await asyncio.gather(*(ring_for(calls.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))

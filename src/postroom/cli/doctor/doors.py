@@ -48,6 +48,7 @@ JUDGES: Final = {
     "claude-code": HostProbe("claude", lambda w: ["plugin", "validate", "--strict", str(plans.claude_folder(w))]),
     "codex": HostProbe("codex", lambda _: ["mcp", "list", "--json"], ('"postroom"',)),
     "gemini": HostProbe("gemini", lambda w: ["extensions", "validate", str(plans.gemini_folder(w))]),
+    "copilot": HostProbe("copilot", lambda _: ["mcp", "list"], ("postroom",)),
     "qwen": HostProbe("qwen", lambda _: ["mcp", "list"], ("postroom", "Connected")),
     "opencode": HostProbe("opencode", lambda _: ["mcp", "list"], ("postroom", "connected")),
 }
