@@ -79,7 +79,7 @@ def answered(room: postroom.Room, total: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "files", "nats"])
+@pytest.mark.parametrize("store", ["sqlite", "files", pytest.param("nats", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("total", "tries", "part"),
     [  # two hundred questions and a thousand forgeries in four parts, each of which stays under five minutes
