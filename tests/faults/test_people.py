@@ -58,7 +58,7 @@ def storm(nursery: Nursery, url: str, total: int, tries: int, notes: Path, begin
             while len(alive) < AT_ONCE:
                 role = turns[born % len(turns)]
                 pid = nursery.fork(f"people.{role}", url=url, seed=begin + born, **roles[role])
-                heapq.heappush(alive, (steady_ns() + int((0.1 + chance.random() * lives_s) * 1e9), pid))
+                heapq.heappush(alive, (steady_ns() + int((0.3 + chance.random() * lives_s) * 1e9), pid))
                 born += 1
             time.sleep(max(0, alive[0][0] - steady_ns()) / 1e9)
             victims = [heapq.heappop(alive)[1]]
@@ -79,7 +79,9 @@ def answered(room: postroom.Room, total: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "files", pytest.param("nats", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "store", ["sqlite", *(pytest.param(store, marks=pytest.mark.long) for store in ("files", "nats"))]
+)
 @pytest.mark.parametrize(
     ("total", "tries", "part"),
     [  # two hundred questions and a thousand forgeries in four parts, each of which stays under five minutes
