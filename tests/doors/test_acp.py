@@ -520,6 +520,30 @@ def test_however_the_host_ends_nothing_of_its_program_is_left(tmp_path: Path, ho
     until(lambda: not carriers(log), "what the program had started still runs")
 
 
+def test_it_runs_on_without_a_terminal_until_it_is_told_to_end(tmp_path: Path) -> None:
+    environment = clean_environment(HOME=str(tmp_path), ACP_SCRIPT='{"turns": [[]]}', ACP_LOG=str(tmp_path / "log"))
+    environment.pop("POSTROOM_CONFIG", None)
+    postroom = [sys.executable, "-m", "postroom"]
+    subprocess.run([*postroom, "init"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    words = ["nohup", *postroom, "as", "bob", "--acp", "--json", "--", sys.executable, str(AGENT)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "started"
+        process.send_signal(signal.SIGHUP)
+        assert [agent["status"] for agent in agents(tmp_path, environment)] == ["active"]
+        process.terminate()
+        assert process.wait(30) == 0
+    assert [agent["status"] for agent in agents(tmp_path, environment)] == ["stopped"]
+
+
+def agents(folder: Path, environment: dict[str, str]) -> list[dict[str, Any]]:
+    words = [sys.executable, "-m", "postroom", "agents", "--json"]
+    done = subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
 def test_a_room_that_is_not_allowed_is_said_before_anything_starts(tmp_path: Path) -> None:
     environment = clean_environment(HOME=str(tmp_path), POSTROOM_CONFIG=str(tmp_path / "config"))
     postroom = [sys.executable, "-m", "postroom"]

@@ -51,7 +51,8 @@ async def _host(url: str, program: HostedProgram, tell: Callable[..., None]) -> 
             host.leave()
 
         for number in _SIGNALS:
-            loop.add_signal_handler(number, leave, number)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, leave, number)
         await host.run()
     return exit_codes.after_signal(came[0])
 
