@@ -85,7 +85,7 @@ def mail_agent(seen: Seen) -> Call | str:
         if '"results"' in turns[last].text.replace("\\", "") and _left_waiting(turns[:last]):
             return Call(tool_named(seen, "inbox"), {"limit": 20})
     later = [turn for turn in turns[read + 1 :] if turn.role in ("user", "result", "system")]
-    if any(re.search(r"postroom: \d+ new", turn.text) for turn in later):
+    if any(re.search(r"postroom: \d+(?: or more)? new", turn.text) for turn in later):
         if not is_offered(seen, "inbox"):  # its server has not started yet: a hook told it
             return shell(seen, "sleep 1; echo no tools yet")
         return Call(tool_named(seen, "inbox"), {"limit": 20})
