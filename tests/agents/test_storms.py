@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 import urllib.request
@@ -119,6 +120,12 @@ PROGRAMS: dict[str, type[Any]] = {
 }
 
 
+#: So long nothing happens, in seconds. Ten minutes take `-o faulthandler_timeout=900` as well.
+QUIET_S = float(os.environ.get("POSTROOM_QUIET_S", "200"))
+#: Programs that stay idle in one home side by side: Gemini CLI is here only while it works.
+IDLE = ("claude", "codex", "opencode", "qwen")
+
+
 @pytest.fixture
 def program(world: World, agent: str) -> Iterator[Program]:
     program = PROGRAMS[agent](world)
@@ -161,3 +168,46 @@ def said_last(world: World) -> list[str]:
 @pytest.mark.parametrize("agent", PROGRAMS)
 def test_twenty_messages_over_kills_none_lost_and_none_shown_again(world: World, agent: str, program: Program) -> None:
     check_story(world, storm(world, agent, program, 20, 5))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("agent", ["opencode"])  # the one that starts the quickest: others take longer than a test may
+def test_a_hundred_messages_over_kills_none_lost_and_none_shown_again(
+    world: World, agent: str, program: Program
+) -> None:
+    check_story(world, storm(world, agent, program, 100, 10))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("agent", IDLE)
+def test_twenty_wakes_of_an_idle_session(world: World, agent: str, program: Program) -> None:
+    program.start()
+    took: list[float] = []
+    for number in range(20):
+        time.sleep(3)  # its turn is over, and it is idle
+        since, sent_s = len(world.model.log), time.time()
+        id = world.send(agent, f"WAKE-{number}.")
+        took.append(world.model.wait_for(f"WAKE-{number}.", since=since).time_s - sent_s)
+        world.until_acked([id])
+
+    took.sort()
+    print(f"{agent}: from send to the model's context: p50 {took[9]:.2f} s, p95 {took[18]:.2f} s, max {took[19]:.2f} s")
+    assert took[18] < 5  # on a still machine it is far less (docs/agents.md); this is for a busy one
+
+
+@pytest.mark.long
+def test_no_model_is_called_while_nothing_happens(world: World) -> None:
+    """All side by side; afterwards each is as ready as before."""
+    side_by_side = {agent: PROGRAMS[agent](world) for agent in IDLE}
+    try:
+        for program in side_by_side.values():
+            program.start()
+        time.sleep(20)  # their first turns are over
+        before = len(world.model.log)
+        time.sleep(QUIET_S)
+        assert [seen.text[-300:] for seen in world.model.log[before:]] == []
+        world.until_acked([world.send(agent, f"FOR-{agent}") for agent in IDLE])
+    finally:
+        for program in side_by_side.values():
+            program.kill()
+        side_by_side["codex"].clean()
