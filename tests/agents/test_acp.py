@@ -25,8 +25,9 @@ from .test_together import conversing
 
 def reading(seen: Seen) -> Call | str:
     """As `mail_agent`; where tools stand back until they are searched for, they are, and are called by another."""
-    made = mail_agent(seen)
-    if not isinstance(made, Call) or "tool_search" not in seen.tools or made.tool in seen.tools:
+    deferred = ["mcp__postroom__inbox", "mcp__postroom__ack"] if "tool_search" in seen.tools else []
+    made = mail_agent(seen._replace(tools=[*seen.tools, *deferred]))
+    if not isinstance(made, Call) or made.tool not in deferred or made.tool in seen.tools:
         return made
     if not any(turn.role == "call" and turn.text.startswith("tool_search") for turn in seen.turns):
         return Call("tool_search", {"query": "+postroom"})
