@@ -15,7 +15,7 @@ import pytest
 
 from postroom import Coordinator, ModelError, ModelMissing, ModelTimeout, WorkerPool
 from postroom.inference import open_model, throttle
-from postroom.pools.decide import Reason, Trigger
+from postroom.pools.decide import Denial, Trigger
 
 from .llama_server import NAME
 from .real_server import RealServer, need_llama
@@ -137,6 +137,6 @@ def test_workers_ask_a_real_server_and_noise_is_no_verdict(server: RealServer) -
     assert {getattr(each, "state", each) for each in judged.values()} <= {"ok", "unparsed"}
     assert decision.trigger is Trigger.ALL_IN
     assert all(
-        outcome.granted or outcome.reason in (Reason.UNPARSED, Reason.DECLINED, Reason.OUTRANKED)
+        outcome.granted or outcome.reason in (Denial.UNPARSED, Denial.DECLINED, Denial.OUTRANKED)
         for outcome in decision.outcomes.values()
     )

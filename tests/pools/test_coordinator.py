@@ -21,7 +21,7 @@ from postroom import Coordinator, Decision, Evaluation, InvalidMessage, Postroom
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config as RoomConfig
 from postroom.pools.coordinator import Consideration
-from postroom.pools.decide import Config, Reason, Trigger, decide
+from postroom.pools.decide import Config, Denial, Trigger, decide
 from postroom.pools.decision_store import Decisions
 from postroom.pools.message import as_message
 from postroom.room import Room
@@ -61,7 +61,7 @@ def test_it_decides_as_soon_as_all_have_spoken(clock: ManualClock, in_background
     decision = considering.result()
 
     assert (decision.trigger, decision.granted) == (Trigger.ALL_IN, ("bob",))
-    assert decision.outcomes["ada"].reason is Reason.OUTRANKED
+    assert decision.outcomes["ada"].reason is Denial.OUTRANKED
     assert decision.made_here
 
 
@@ -77,7 +77,7 @@ def test_nobody_answering_is_decided_at_the_deadline(clock: ManualClock, in_back
     decision = considering.result()
 
     assert (decision.trigger, decision.granted, decision.after_s) == (Trigger.DEADLINE, (), pytest.approx(3.0))
-    assert {outcome.reason for outcome in decision.outcomes.values()} == {Reason.NO_RESULT}
+    assert {outcome.reason for outcome in decision.outcomes.values()} == {Denial.NO_RESULT}
 
 
 def test_a_coordinator_that_nobody_has_answered_waits_and_does_not_go_round(
@@ -127,7 +127,7 @@ def test_first_looks_decide_at_once_and_deep_ones_revise_while_it_is_open(
     ]
     assert seen[0].after_s == pytest.approx(0.1)
     assert decision.revision == 2
-    assert decision.outcomes["ada"].reason is Reason.DECLINED
+    assert decision.outcomes["ada"].reason is Denial.DECLINED
 
 
 def test_what_comes_late_is_recorded_and_changes_nothing(room: Room, clock: ManualClock, in_background: Start) -> None:

@@ -13,8 +13,8 @@ from postroom import Evaluation, PostroomError
 from postroom.pools.decide import (
     Config,
     Decision,
+    Denial,
     Known,
-    Reason,
     Trigger,
     decayed,
     decide,
@@ -156,8 +156,8 @@ def test_a_single_claimant_is_never_starved(age_s: float) -> None:
     decision = decide(evaluations, age_s, Config(min_confidence=0.9), 1)
 
     assert decision.granted == ("ada",)
-    assert decision.outcomes["bob"].reason is Reason.DECLINED
-    assert decision.outcomes["cyd"].reason is Reason.FAILED
+    assert decision.outcomes["bob"].reason is Denial.DECLINED
+    assert decision.outcomes["cyd"].reason is Denial.FAILED
 
 
 def test_age_leaves_the_best_and_spares_the_rest() -> None:
@@ -167,9 +167,9 @@ def test_age_leaves_the_best_and_spares_the_rest() -> None:
     fresh, stale = decide(evaluations, 0, config, 1), decide(evaluations, 10, config, 1)
 
     assert fresh.granted == ("ada", "bob")
-    assert fresh.outcomes["cyd"].reason is Reason.OUTRANKED
+    assert fresh.outcomes["cyd"].reason is Denial.OUTRANKED
     assert stale.granted == ("ada",)
-    assert stale.outcomes["bob"].reason is Reason.LOW_CONFIDENCE
+    assert stale.outcomes["bob"].reason is Denial.LOW_CONFIDENCE
     assert stale.outcomes["bob"].confidence == 0.8  # what it said is kept as it was
     assert stale.outcomes["bob"].decayed == 0.2
 
@@ -204,7 +204,7 @@ def test_nobody_answers_itself() -> None:
 
     assert decision.trigger is Trigger.ALL_IN  # its own word is not waited for
     assert decision.granted == ("bob",)
-    assert decision.outcomes["ada"].reason is Reason.OWN_MESSAGE
+    assert decision.outcomes["ada"].reason is Denial.OWN_MESSAGE
 
 
 def test_the_hop_cap_ends_a_chain_whatever_anybody_wants() -> None:
@@ -214,7 +214,7 @@ def test_the_hop_cap_ends_a_chain_whatever_anybody_wants() -> None:
 
     assert last.trigger is Trigger.HOP_CAP
     assert last.closed
-    assert {outcome.reason for outcome in last.outcomes.values()} == {Reason.TOO_MANY_HOPS}
+    assert {outcome.reason for outcome in last.outcomes.values()} == {Denial.TOO_MANY_HOPS}
     assert decide(evaluations, 0, Config(hop_count=7, max_hops=8), 1).granted
 
 
@@ -225,7 +225,7 @@ def test_it_is_decided_at_all_in_at_quorum_or_at_the_deadline() -> None:
 
     assert decide(one, 4.9, config, 1).trigger is Trigger.WAITING
     assert decide(one, 5.0, config, 1).trigger is Trigger.DEADLINE
-    assert decide(one, 5.0, config, 1).outcomes["cyd"].reason is Reason.NO_RESULT
+    assert decide(one, 5.0, config, 1).outcomes["cyd"].reason is Denial.NO_RESULT
     assert decide(two, 1.0, config, 1).trigger is Trigger.QUORUM
     assert decide({**two, "cyd": PostroomError("gone")}, 1.0, Config(quorum=3), 1).trigger is Trigger.ALL_IN
     assert decide({}, 0, config, 1).trigger is Trigger.ALL_IN
@@ -244,7 +244,7 @@ def test_nobody_answering_gives_a_decision_at_the_deadline_and_not_nothing() -> 
 
     assert decision.closed
     assert decision.granted == ()
-    assert {outcome.reason for outcome in decision.outcomes.values()} == {Reason.NO_RESULT}
+    assert {outcome.reason for outcome in decision.outcomes.values()} == {Denial.NO_RESULT}
 
 
 def test_the_fast_path_decides_from_first_looks_and_stays_open() -> None:

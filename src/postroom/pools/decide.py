@@ -32,7 +32,7 @@ MIN_HALF_LIFE_S: Final = 5.0
 HALF_LIVES_PER_P95: Final = 2.0
 
 
-class Reason(StrEnum):
+class Denial(StrEnum):
     """Why a participant was not granted."""
 
     WAITING = "waiting"  # nothing is decided yet
@@ -105,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of one participant. `confidence` is what it said; `decayed` what is left of that at the decision."""
 
     granted: bool  # whether it answers
-    reason: Reason | None = None  # why it does not
+    reason: Denial | None = None  # why it does not
     confidence: float | None = None  # what it said
     decayed: float | None = None  # what is left of that
     #: By which it was ranked among those that want to answer. Made from what it said: all that is known of one message
@@ -168,7 +168,7 @@ def decide(evaluations: Mapping[str, Known], now: float, config: Config, seed: i
     """The decision by what is known now. `evaluations` names every participant; None where nothing has come yet."""
     trigger = _trigger(evaluations, now, config)
     if trigger in (Trigger.WAITING, Trigger.HOP_CAP):
-        reason = Reason.WAITING if trigger is Trigger.WAITING else Reason.TOO_MANY_HOPS
+        reason = Denial.WAITING if trigger is Trigger.WAITING else Denial.TOO_MANY_HOPS
         outcomes = {name: Outcome(granted=False, reason=reason) for name in evaluations}
         granted: tuple[str, ...] = ()
     else:
@@ -250,9 +250,9 @@ def _weigh(
     for place, name in enumerate(ranked):
         outcome = weighed[name]
         if place >= config.max_responders:
-            reason: Reason | None = Reason.OUTRANKED
+            reason: Denial | None = Denial.OUTRANKED
         elif place and (outcome.decayed or 0.0) < config.min_confidence:
-            reason = Reason.LOW_CONFIDENCE
+            reason = Denial.LOW_CONFIDENCE
         else:
             reason = None
             granted.append(name)
@@ -263,18 +263,18 @@ def _weigh(
 def _weighed(name: str, known: Known, now: float, age_s: float, config: Config) -> Outcome:
     """A participant's outcome as far as it stands by itself: a reason against it, or a score."""
     if name == config.sender:
-        return Outcome(granted=False, reason=Reason.OWN_MESSAGE)
+        return Outcome(granted=False, reason=Denial.OWN_MESSAGE)
     if known is None:
-        return Outcome(granted=False, reason=Reason.NO_RESULT)
+        return Outcome(granted=False, reason=Denial.NO_RESULT)
     if isinstance(known, Exception):
-        return Outcome(granted=False, reason=Reason.FAILED, reasoning=str(known))
+        return Outcome(granted=False, reason=Denial.FAILED, reasoning=str(known))
     if known.confidence is None:
-        reason = Reason.UNPARSED if known.state == "unparsed" else Reason.FAILED
+        reason = Denial.UNPARSED if known.state == "unparsed" else Denial.FAILED
         return Outcome(granted=False, reason=reason, stage=known.stage, reasoning=known.error or "")
     left = decayed(known.confidence, age_s, config.half_life_s)
     return Outcome(
         granted=False,
-        reason=None if known.should_respond else Reason.DECLINED,
+        reason=None if known.should_respond else Denial.DECLINED,
         confidence=known.confidence,
         decayed=left,
         score=known.confidence * (1.0 - _recency(name, now, config)),
