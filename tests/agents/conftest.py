@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ class World:
         self.project.mkdir()
         self.postroom("init")  # by the same user: hooks open only rooms that were made or allowed
         self.room: Room = open_room(f"sqlite:{self.project}/.postroom")
+
+    def in_another_home(self, name: str) -> World:
+        """The same project, room and model, for programs with a home of their own."""
+        other = copy(self)
+        other.home = self.home.with_name(name)
+        other.home.mkdir()
+        other.postroom("allow")
+        return other
 
     def postroom(self, *words: str, **more: str) -> str:
         """Run a command of ours in the project, with this home, and more variables."""
