@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from postroom.core.clock import SYSTEM
+from postroom.core.system import LINUX
 
 from .support import Terminal, command
 
@@ -86,7 +88,10 @@ def test_ctrl_c_in_the_middle_of_making_something_leaves_nothing_behind(tmp_path
     with closing(Terminal(words, TMPDIR=str(temporary), PYTHONPATH=str(site))) as terminal:
         assert terminal.end() == 130, terminal.shown
         assert "Traceback" not in terminal.shown
-    assert os.listdir(temporary) == []
+    left = os.listdir(temporary)
+    if not LINUX:  # what a killed agent leaves of its bell goes with the next process that ends
+        left = [name for name in left if not re.fullmatch(r"postroom-[0-9]+-[0-9]+", name)]
+    assert left == []
 
 
 @pytest.mark.long

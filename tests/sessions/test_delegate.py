@@ -169,6 +169,8 @@ def test_a_worker_that_does_not_stop_is_terminated_in_order(real_room: Room, tmp
     ids=["for SIGKILL alone", "for signals alone"],
 )
 def test_a_worker_that_does_not_stop_by_itself_is_ended(real_room: Room, stubborn: Any, end: str) -> None:
+    with real_room.session() as session:
+        session.delegate([workers.short(1)])  # the fork server, and what sees to its end, stay
     before = children_of(os.getpid())
     with real_room.session() as session:
         with pytest.raises(postroom.SessionFailed, match="boom"):
